@@ -67,7 +67,10 @@ def _generate(options: argparse.Namespace) -> int:
 
 
 def _add_chat(commands: Any) -> None:
-    text = "A conversation in the model's chat template, line by line; /exit or the input's end ends it."
+    text = (
+        "A conversation in the model's chat template, line by line. /undo takes the last turn back, "
+        "/edit TEXT says TEXT in its place; /exit or the input's end ends it."
+    )
     command = commands.add_parser("chat", help="talk to a model", description=text)
     command.set_defaults(command=_chat)
     add_chat_options(command)

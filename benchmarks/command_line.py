@@ -36,6 +36,7 @@ GROUPS = {
         Benchmark("decode", ".comparison.decode", "a token and a prompt, next to transformers and llama.cpp"),
         Benchmark("latency", ".generation.latency", "seconds to reach 1,024 tokens"),
         Benchmark("throughput", ".generation.throughput", "tokens a second by lengths of prompt and answer"),
+        Benchmark("serving", ".serving.requests", "many requests at once, next to llama-server"),
         Benchmark("first-hour", ".generation.first_hour", "from an empty folder to text of a real model"),
         Benchmark("start", ".generation.start", "import, and the first token of a saved decoder"),
     ),

@@ -55,6 +55,7 @@ def _run(name: str, *full: str, quick: Sequence[str], takes: Sequence[str] = ())
 
 
 _FEW = ("--of-a-kind", "1", "--tokens", "64", "--clock-tokens", "8", "--rounds", "1")
+_SERVED = ("--rows", "2", "--requests", "3", "--tokens", "4")
 _TINY = ("--shape", "tiny", "--rounds", "1")
 
 RUNS = (
@@ -85,6 +86,8 @@ RUNS = (
         *("--rounds", "1", "--lengths", "128/128", "2048/128"),
         quick=(*_TINY, "--lengths", "16/16"),
     ),
+    _run("serving", quick=_SERVED, takes=("cache",)),
+    Run("serving-int8", ("serving", "--weights", "int8"), (), _SERVED, ("cache",)),
     _run("products", quick=("--layers", "1", "--rows", "1", "5")),
     _run("host", quick=("--rounds", "1")),
     _run("processors", quick=("--rounds", "1")),

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
         TransformersCriteria as TransformersCriteria,
         stop_from_transformers as stop_from_transformers,
     )
+    from .interop.transformers_model import TransformersModel as TransformersModel
     from .optional_protocols import StatefulSampler as StatefulSampler, has_short_cuts as has_short_cuts
     from .protocols import (
         Decoder as Decoder,
@@ -41,7 +42,10 @@ if TYPE_CHECKING:
     from .sampling.sample import Sample as Sample
     from .sampling_placement import Place as Place, Placement as Placement
     from .serving.batcher import Batcher as Batcher, BatcherFullError as BatcherFullError
+    from .serving.conversation import Turn as Turn
     from .serving.request_handle import RequestHandle as RequestHandle
+    from .serving.row_pin import RowPin as RowPin
+    from .serving.session import Session as Session, SessionFullError as SessionFullError
     from .stopping.composition import Stop as Stop
     from .stopping.consecutive import Consecutive as Consecutive
     from .stopping.end_of_sequence import EndOfSequence as EndOfSequence
@@ -56,6 +60,9 @@ if TYPE_CHECKING:
     from .stopping.stop_strings import StopStrings as StopStrings
     from .stopping.stop_tokens import StopTokens as StopTokens
     from .stopping.stop_when import StopWhen as StopWhen
+    from .strategies.beams.beam_search import BeamSearch as BeamSearch
+    from .strategies.beams.generation import BeamGeneration as BeamGeneration
+    from .strategies.beams.stochastic_beams import StochasticBeams as StochasticBeams
     from .strategies.best_of_n import BestOfN as BestOfN
     from .strategies.combinations import (
         Contrast as Contrast,

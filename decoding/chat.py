@@ -11,8 +11,13 @@ def is_chat(prompt: Any) -> bool:
 
 
 def chat_ids(messages: Sequence[Mapping[str, Any]], tokenizer: Any) -> list[int]:
+    """The ids of :func:`chat_text`; arguments and errors as there."""
+    return template_ids(chat_text(messages, tokenizer), tokenizer)
+
+
+def chat_text(messages: Sequence[Mapping[str, Any]], tokenizer: Any) -> str:
     """
-    The ids of a chat in the *tokenizer*'s chat template, up to where the assistant's turn begins.
+    A chat in the *tokenizer*'s chat template, up to where the assistant's turn begins.
 
     If the last message is the assistant's, its text is continued, as transformers' pipelines do.
 
@@ -26,6 +31,38 @@ def chat_ids(messages: Sequence[Mapping[str, Any]], tokenizer: Any) -> list[int]
 
         ValueError: It has no chat template, or the template refuses the messages.
     """
+    require_chat_template(tokenizer)
+    # Imported late: only chats need it.
+    from jinja2 import TemplateError
+
+    continued = messages[-1]["role"] == "assistant"
+    try:
+        text: str = tokenizer.apply_chat_template(
+            list(messages),
+            tokenize=False,
+            add_generation_prompt=not continued,
+            continue_final_message=continued,
+        )
+    except TemplateError as error:
+        raise ValueError(f"the tokenizer's chat template refuses the messages: {error}") from error
+    return text
+
+
+def template_ids(text: str, tokenizer: Any) -> list[int]:
+    """The ids of *text*, a chat in its template or a part of one."""
+    # The template writes special tokens itself.
+    return list(tokenizer(text, add_special_tokens=False)["input_ids"])
+
+
+def require_chat_template(tokenizer: Any) -> None:
+    """
+    Check that *tokenizer* can encode a chat.
+
+    Raises:
+        TypeError: There is no tokenizer.
+
+        ValueError: It has no chat template.
+    """
     if tokenizer is None:
         raise TypeError(
             "a chat is encoded by a tokenizer (pass tokenizer= to the generator): got messages and none"
@@ -36,18 +73,3 @@ def chat_ids(messages: Sequence[Mapping[str, Any]], tokenizer: Any) -> list[int]
             "a chat must have a tokenizer with a chat template: got messages, and "
             f"{type(tokenizer).__name__}, whose chat_template is None (give it one, or pass text)"
         )
-    # Imported late: only chats need it.
-    from jinja2 import TemplateError
-
-    continued = messages[-1]["role"] == "assistant"
-    try:
-        text = tokenizer.apply_chat_template(
-            list(messages),
-            tokenize=False,
-            add_generation_prompt=not continued,
-            continue_final_message=continued,
-        )
-    except TemplateError as error:
-        raise ValueError(f"the tokenizer's chat template refuses the messages: {error}") from error
-    # The template writes special tokens itself.
-    return list(tokenizer(text, add_special_tokens=False)["input_ids"])

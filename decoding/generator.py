@@ -161,8 +161,9 @@ class Generator(Parts):
             prompts: One list of ids, a list of them, an integer array ``[batch, length]`` (torch or numpy),
                 or what a tokenizer returns: a mapping with ``input_ids`` and maybe an ``attention_mask``,
                 whose padding is left out, on either side. With a tokenizer also a string, a chat
-                (``[{"role": "user", "content": "..."}]``, in its chat template), or several of them. More
-                than the decoder has rows take turns: each begins when a row is free.
+                (``[{"role": "user", "content": "..."}]``, in its chat template), or several of them. With a
+                start token (:attr:`start_of_sequence`) also None, and prompts without tokens. More than the
+                decoder has rows take turns: each begins when a row is free.
 
             random_streams: The rows' random streams, one number each; 0, 1, 2, ... if not given. With
                 the same number a row gives the same text alone or in a batch.
@@ -186,7 +187,7 @@ class Generator(Parts):
         """
         try:
             rows = self._rows(prompts, num_samples)
-            timers = self._timers()
+            timers = self._timers(Statistics())
             seed = seed_of(self)
             events = self._events(self._history(rows, random_streams, seed), timers, logprobs)
             if streamer is not None:
@@ -203,15 +204,28 @@ class Generator(Parts):
         random_streams: Sequence[int] | None = None,
         logprobs: Logprobs | None = None,
         num_samples: int = 1,
+        statistics: Statistics | None = None,
     ) -> EventStream:
         """
         Generate event by event; arguments as in a call.
 
         Nothing runs ahead: the next step runs when the next event is requested. Closing the iterator,
         or leaving a loop over it, ends the generation; the generator is ready for the next call.
+
+        Args:
+            prompts: As in a call.
+
+            random_streams: As in a call.
+
+            logprobs: As in a call.
+
+            num_samples: As in a call.
+
+            statistics: Counts the run as it goes: ``Statistics()``, or that of earlier runs to add to.
         """
         rows = self._rows(prompts, num_samples)
-        return self._events(self._history(rows, random_streams), self._timers(), logprobs)
+        timers = self._timers(Statistics() if statistics is None else statistics)
+        return self._events(self._history(rows, random_streams), timers, logprobs)
 
     def astream(
         self,
@@ -219,14 +233,15 @@ class Generator(Parts):
         random_streams: Sequence[int] | None = None,
         logprobs: Logprobs | None = None,
         num_samples: int = 1,
+        statistics: Statistics | None = None,
     ) -> AsyncEventStream:
         """
-        Generate event by event without blocking the event loop; arguments as in a call.
+        Generate event by event without blocking the event loop; arguments as of :meth:`stream`.
 
         As in :meth:`stream`, nothing runs ahead. A consumer that breaks off, raises or is cancelled
         ends the generation; ``aclose()`` returns when its thread has finished.
         """
-        return in_thread(self.stream(prompts, random_streams, logprobs, num_samples))
+        return in_thread(self.stream(prompts, random_streams, logprobs, num_samples, statistics))
 
     def prompt_logprobs(
         self, prompts: Any, random_streams: Sequence[int] | None = None, logprobs: Logprobs | None = None
@@ -254,7 +269,7 @@ class Generator(Parts):
         """
         from .engine.prompt_logprobs import score_prompts
 
-        rows = as_rows(prompts, self.decoder.shape, self.tokenizer)
+        rows = as_rows(prompts, self.decoder.shape, self.tokenizer, start=self.start_token)
         feeder, request = feeder_of(self.decoder), Logprobs() if logprobs is None else logprobs
         history = self._history(rows, random_streams)
         recorder = recorder_of(request, begun_pipeline(self, len(rows)), feeder)
@@ -273,7 +288,7 @@ class Generator(Parts):
             Logits ``[rows, 1, vocab]`` and the history that they follow, as
             :func:`decodekit.processors.explain` takes them.
         """
-        rows = as_rows(prompts, self.decoder.shape, self.tokenizer)
+        rows = as_rows(prompts, self.decoder.shape, self.tokenizer, start=self.start_token)
         history = self._history(rows, random_streams)
         feeder, length = feeder_of(self.decoder), history.length[:, 0]
         with feeder.lock, torch.no_grad():
@@ -300,11 +315,12 @@ class Generator(Parts):
             raise TypeError(f"'num_samples' must be a whole number: got {num_samples!r}")
         if num_samples < 1:
             raise ValueError(f"'num_samples' must be >= 1: got {num_samples}")
-        rows = as_rows(prompts, self.decoder.shape, self.tokenizer, any_number=True)
+        rows = as_rows(prompts, self.decoder.shape, self.tokenizer, True, self.start_token)
         return [row for row in rows for _ in range(num_samples)]
 
-    def _timers(self) -> Timers:
-        return Timers(Statistics(bit_exact=is_bit_exact(self.decoder)))
+    def _timers(self, statistics: Statistics) -> Timers:
+        statistics.bit_exact = is_bit_exact(self.decoder)
+        return Timers(statistics)
 
     def _history(
         self, rows: list[list[int]], random_streams: Sequence[int] | None, seed: int | None = None

@@ -16,7 +16,17 @@ from typing import Any, ClassVar, Protocol, TypeAlias, TypeVar, runtime_checkabl
 from torch import Tensor
 
 from .history import History
-from .protocols import Decoder, DecoderShape, Processor, Sampler, ScoresTrees, StopCondition
+from .protocols import (
+    Decoder,
+    DecoderShape,
+    Draft,
+    Processor,
+    Sampler,
+    SamplesTokens,
+    ScoresTrees,
+    StopCondition,
+)
+from .scores import Scores
 from .token_feeder import TokenFeeder
 
 Kind = TypeVar("Kind", bound=type)
@@ -88,7 +98,7 @@ class DeviceSafe(Protocol):
 @runtime_checkable
 class RowIndependent(Protocol):
     """
-    A processor or a feeder whose result for a row does not depend on which row of the batch it is.
+    A processor, sampler or feeder whose result for a row does not depend on which row of the batch it is.
 
     It has no parameter with one value per row and no state of a row. So rows of several requests with this
     processor may be processed together; and requests may take any row of this feeder.
@@ -271,7 +281,60 @@ class WeighsEvidence(Protocol):
     """A draft length that decides by the evidence for the drafts, where the drafter gives some."""
 
     def weigh(self, evidence: Sequence[int]) -> int:
-        """The draft length of each row in the next step, given each row's evidence; 0 is no draft."""
+        """
+        The draft length of each row in the next step, given each row's evidence; 0 is no draft.
+
+        Rows that a longer forward delays without drafting for them, of other requests too, have no evidence.
+        """
+
+
+@runtime_checkable
+class EndsDrafts(Protocol):
+    """
+    A draft length that ends drafts early, by their own tokens (of a drafter that :class:`DraftsWhile`).
+
+    A draft token that has been sampled is always verified; what is decided is whether another follows it. So
+    the text keeps its distribution under any verification.
+    """
+
+    def goes_on(self, ids: Tensor, scores: Scores) -> Tensor:
+        """
+        Whether another draft token may follow the newest one of each row.
+
+        Args:
+            ids: The newest draft tokens, ``[rows]`` int64; -1 in idle rows.
+
+            scores: The processed logits that they were sampled from, ``[rows, 1, vocab]``.
+
+        Returns:
+            ``[rows]`` bool; ignored in idle rows.
+        """
+
+
+GoesOn: TypeAlias = Callable[[Tensor, Scores], Tensor]
+"""As :meth:`EndsDrafts.goes_on`."""
+
+
+@runtime_checkable
+class DraftsWhile(Protocol):
+    """A drafter that samples token by token, and can ask after each whether to go on."""
+
+    def propose_while(
+        self, history: History, budget: Tensor, sample: SamplesTokens, goes_on: GoesOn
+    ) -> Draft:
+        """
+        Propose as :meth:`~.protocols.Drafter.propose`, but end a row's draft where *goes_on* is False.
+
+        Args:
+            history: As there.
+
+            budget: As there.
+
+            sample: As there.
+
+            goes_on: Asked after each forward of the draft, about all rows.
+        """
+        ...
 
 
 @runtime_checkable
@@ -375,6 +438,19 @@ class HasSpans(Protocol):
 
     spans: Sequence[int]
     """The spans (KV buckets) in positions, ascending; the last is all of them."""
+
+
+@runtime_checkable
+class DescribesModel(Protocol):
+    """A decoder that was made from a Hugging Face model, and keeps what the model says of itself."""
+
+    @property
+    def model_config(self) -> Any:
+        """The model's ``PretrainedConfig``."""
+
+    @property
+    def generation_config(self) -> Any:
+        """The model's ``GenerationConfig``; not to be modified."""
 
 
 @runtime_checkable

@@ -13,7 +13,11 @@ from .validation import is_whole
 
 
 def as_rows(
-    prompts: Any, shape: DecoderShape, tokenizer: Any = None, any_number: bool = False
+    prompts: Any,
+    shape: DecoderShape,
+    tokenizer: Any = None,
+    any_number: bool = False,
+    start: int | None = None,
 ) -> list[list[int]]:
     """
     Prompts as one list of ids each, checked against the decoder.
@@ -22,7 +26,7 @@ def as_rows(
         prompts: One list of ids, a list of them, an integer array ``[batch, length]`` or ``[length]`` (torch
             or numpy), or a mapping with ``input_ids`` and maybe an ``attention_mask``, such as a tokenizer's
             ``BatchEncoding`` (other keys are not read). With a *tokenizer* also a string, a chat (a list of
-            messages, ``{"role": ..., "content": ...}``), or a list of these.
+            messages, ``{"role": ..., "content": ...}``), or a list of these. With a *start* also None.
 
         shape: What the decoder was compiled for.
 
@@ -30,13 +34,18 @@ def as_rows(
 
         any_number: Whether there may be more prompts than the decoder has rows.
 
+        start: The token of a prompt that has none; None to refuse it.
+
     Raises:
         TypeError: Another type.
 
         ValueError: No prompt, an empty prompt, more prompts than the decoder has rows unless there may be
             *any_number*, one that does not fit, or an id outside the vocabulary.
     """
-    rows = _rows(prompts, tokenizer)
+    if start is None:
+        rows = _rows(prompts, tokenizer)
+    else:
+        rows = [row or [start] for row in ([[]] if prompts is None else _rows(prompts, tokenizer))]
     if not rows and any_number:
         raise ValueError("'prompts' must be 1 or more: got 0")
     if not rows or (len(rows) > shape.batch_size and not any_number):
@@ -120,6 +129,8 @@ def _encoded_rows(encoded: Mapping[str, Any]) -> list[list[int]]:
     """The ids of a tokenizer's output, without what its attention mask leaves out."""
     if "input_ids" not in encoded:
         hint = " (a chat is a list of messages)" if "role" in encoded else ""
+        if "inputs_embeds" in encoded:
+            hint = ", for a decoder is fed token ids; embeddings need the stock model"
         raise TypeError(f"a mapping as prompt must have 'input_ids'{hint}: got the keys {list(encoded)}")
     rows = _rows(encoded["input_ids"], None)
     if encoded.get("attention_mask") is None:

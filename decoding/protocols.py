@@ -233,6 +233,12 @@ class SpeculationStep:
     evidence: tuple[int, ...] | None = None
     """The drafter's evidence for each of these rows' drafts; None where it was not asked for any."""
 
+    longest: int | None = None
+    """
+    The longest draft that the target scored in this step, those of other policies' rows included; None for
+    the longest of :attr:`drafted`.
+    """
+
 
 @runtime_checkable
 class DraftLength(Protocol):
@@ -249,7 +255,11 @@ class DraftLength(Protocol):
         ...
 
     def __call__(self, rows: int) -> int:
-        """The draft length of each of *rows* rows in the next step."""
+        """
+        The draft length of each of *rows* rows in the next step.
+
+        Requests that share a decoder and a policy are one call: *rows* are theirs together.
+        """
         ...
 
     def learn(self, outcome: SpeculationStep) -> None:

@@ -84,6 +84,9 @@ class TokenFeeder(Protocol):
     row_columns: int
     """Columns of forwards of one row; of several decoders, those of the one with the most."""
 
+    row_seconds: float
+    """Time of those forwards."""
+
     tokens: int
     """Columns with a token; the others were padding."""
 

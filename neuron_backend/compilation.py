@@ -9,13 +9,12 @@ import torch
 
 from ..decoding.protocols import Processor, Sampler
 from ..decoding.validation import as_tuple, is_whole
-from .kv_cache.shapes import default_max_length
+from .kv_cache.shapes import default_max_length, default_row_widths
 from .models.model_source import check_model
 from .models.weights import weight_dtype
 from .on_device_sampling.pipeline_validation import check_rows, validate_pipeline
 from .progress import stage
 from .progress_option import ProgressOption, progress_of
-from .row_forwards import default_row_widths
 from .targets.registry import resolve
 from .targets.target import Target, compiles_rows
 from .threads import check_threads

@@ -26,7 +26,7 @@ from .static_decoder import StaticDecoder
 from .step import DecoderStep, TreeStep
 from .targets.eager_target import EagerTarget
 from .targets.registry import resolve
-from .targets.target import Target, compiles_rows
+from .targets.target import Target, copies_rows
 from .tensor_parallel.cores import ranks_or_cores
 from .tensor_parallel.ranks import report_lost_ranks
 
@@ -121,7 +121,7 @@ class CompiledDecoder(StaticDecoder):
         """
         if processors is not None or sampler is not None:
             self.fuse(processors, sampler)
-        self.copies_rows = compiles_rows(compiler) and self.ranks is None
+        self.copies_rows = copies_rows(compiler) and self.ranks is None
         compiler.compile(self)
 
     def save(self, folder: str | PathLike[str], tokenizer: "PreTrainedTokenizerBase | None" = None) -> None:

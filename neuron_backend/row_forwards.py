@@ -20,13 +20,6 @@ ROW = "row"
 """Prefix of the names of the programs of one row."""
 
 
-def default_row_widths(shape: DecoderShape) -> tuple[int, ...]:
-    """The widths that are worth a program of one row: those of prompts, where there are several rows."""
-    return (
-        tuple(width for width in shape.widths if width > shape.scored_width) if shape.batch_size > 1 else ()
-    )
-
-
 class RowForwards(abc.ABC):
     """
     The part of a :class:`~.static_decoder.StaticDecoder` that feeds and copies single rows.
@@ -47,7 +40,7 @@ class RowForwards(abc.ABC):
     """By width, a program for each row."""
 
     copies_rows: bool = True
-    """Whether :meth:`copy_rows` may be called: not where the cache lies on a device."""
+    """Whether :meth:`copy_rows` may be called: not on Neuron, where an assignment would compile."""
 
     @property
     @abc.abstractmethod
@@ -96,7 +89,9 @@ class RowForwards(abc.ABC):
             TypeError: A wrong type.
         """
         if not self.copies_rows:
-            raise TypeError("rows cannot be copied: the cache of this decoder's target lies on a device")
+            raise TypeError(
+                "rows of this decoder's cache cannot be copied: its target would have to compile it"
+            )
         check_copy(source, upto, self.shape)
         written = (source != torch.arange(len(source))).nonzero()[:, 0]
         end = self.cache.reserved + upto

@@ -288,6 +288,16 @@ class StaticDecoder(FusedForwards, RowForwards):
         return TreeStep(self.step.model)
 
     @property
+    def model_config(self) -> Any:
+        """The config of the stock model. A loaded decoder builds its model for this."""
+        return self.step.model.config
+
+    @property
+    def generation_config(self) -> Any:
+        """The generation config of the stock model. A loaded decoder builds its model for this."""
+        return self.step.model.generation_config
+
+    @property
     def tp_degree(self) -> int:
         """Number of processes, or of cores of this process, that share the model."""
         return self.cores if self.ranks is None else self.ranks.degree

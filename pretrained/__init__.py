@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from ..decoding.lazy_names import lazy_names
 
 if TYPE_CHECKING:
+    from .custom_generate import decodekit_generate as decodekit_generate
     from .from_files import generator_arguments as generator_arguments
     from .smollm2 import ModelUnavailable as ModelUnavailable, fetch_smollm2 as fetch_smollm2
 else:

@@ -4,12 +4,16 @@ import argparse
 import sys
 from collections.abc import Iterator
 
-from ..decoding import Generator
+from ..decoding import Finish, Generation, Session, SessionFullError, Turn
+from ..decoding.results.events import EventStream
+from ..decoding.sampling.noise import fresh_seed
 from ..streaming import TextStreamer
 from .command_generator import generator_of
 from .generation_report import report
 
 _END = "/exit"
+_UNDO = "/undo"
+_EDIT = "/edit"
 
 
 def chat(options: argparse.Namespace) -> int:
@@ -18,46 +22,73 @@ def chat(options: argparse.Namespace) -> int:
     from transformers.utils.logging import disable_progress_bar
 
     disable_progress_bar()  # type: ignore[no-untyped-call]  # untyped in transformers
-    generator = generator_of(options)
-    first = [] if options.system is None else [{"role": "system", "content": options.system}]
+    if options.temp > 0 and options.seed is None:
+        # One for the whole conversation, which can then be repeated.
+        options.seed = fresh_seed()
+    session = Session(generator_of(options), system=options.system)
     if sys.stdin.isatty():
-        print(f"{_END} ends the conversation", file=sys.stderr)
-    converse(generator, first, _lines(), samples=options.temp > 0, quiet=options.quiet)
+        print(
+            f"{_END} ends the conversation, {_UNDO} takes the last turn back, {_EDIT} TEXT says TEXT instead",
+            file=sys.stderr,
+        )
+    converse(session, _lines(), seed=options.seed if options.temp > 0 else None, quiet=options.quiet)
     return 0
 
 
-def converse(
-    generator: Generator,
-    messages: list[dict[str, str]],
-    lines: Iterator[str],
-    *,
-    samples: bool = False,
-    quiet: bool = False,
-) -> None:
+def converse(session: Session, lines: Iterator[str], *, seed: int | None = None, quiet: bool = False) -> None:
     """
-    Answer each of *lines*; the conversation so far is the prompt, which the decoder's cache still holds.
+    Answer each of *lines*.
+
+    ``/undo`` takes the last turn back, and ``/edit TEXT`` says something else in its place. What cannot be,
+    such as a line for which the conversation has no room, is reported, and the conversation stays.
 
     Args:
-        generator: A generator with a tokenizer that has a chat template.
-
-        messages: What the conversation begins with; extended.
+        session: The conversation; extended.
 
         lines: What the user says.
 
-        samples: Whether the generator samples, and its seeds are of interest.
+        seed: The generator's seed, for the figures; None if it does not sample.
 
         quiet: Whether figures are left out.
-
-    Raises:
-        ValueError: The conversation no longer fits; or there is no chat template.
     """
     for line in lines:
-        messages.append({"role": "user", "content": line})
-        result = generator([messages], streamer=TextStreamer())
-        print(flush=True)
-        messages.append({"role": "assistant", "content": (result.text or [""])[0]})
+        try:
+            answer = _answer(session, line)
+        except (SessionFullError, IndexError) as error:
+            print(error, file=sys.stderr)
+            continue
+        if answer is None:
+            continue
+        _print(answer)
         if not quiet:
-            print(report(result, samples), file=sys.stderr)
+            print(report(_generation(session.turns[-1], seed), seed is not None), file=sys.stderr)
+
+
+def _answer(session: Session, line: str) -> EventStream | None:
+    """The answer to a line; None after a command that has none."""
+    command, _, text = line.strip().partition(" ")
+    if command == _EDIT and text:
+        return session.edit(-1, text)
+    if line.strip() == _UNDO:
+        session.rewind()
+        return None
+    return session.say(line)
+
+
+def _print(answer: EventStream) -> None:
+    streamer = TextStreamer()
+    try:
+        for event in answer:
+            streamer.put_event(event)
+    finally:
+        streamer.end()
+    print(flush=True)
+
+
+def _generation(turn: Turn, seed: int | None) -> Generation:
+    """A turn as the result of a call."""
+    finish = None if turn.finish_reason is None else Finish(turn.finish_reason)
+    return Generation([turn.prompt], [turn.ids], [turn.text], [finish], turn.statistics, seed=seed)
 
 
 def _lines() -> Iterator[str]:

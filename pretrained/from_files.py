@@ -4,7 +4,7 @@ import copy
 import inspect
 import os
 import warnings
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +20,7 @@ from ..neuron_backend.models.gguf_file import is_gguf
 from ..neuron_backend.models.model_source import check_model, is_hub_id, is_on_hub
 from ..neuron_backend.models.tokenizer_source import load_tokenizer
 from ..processors import from_generation_config
+from .draft_fields import with_draft_length
 
 AUTO = "auto"
 
@@ -92,7 +93,8 @@ def configured(parts: Mapping[str, Any], config: Any) -> dict[str, Any]:
     *parts* with what a generation config adds: processors, sampler, stop and end of sequence.
 
     What is given wins. A chain that is not given is read for the sampler that is: greedy decoding has no
-    temperature and no filters. A config without a limit of its own gets the generator's default.
+    temperature and no filters. A config without a limit of its own gets the generator's default. The length
+    of a given drafter's drafts may come from the config too (:func:`~.draft_fields.with_draft_length`).
 
     Args:
         parts: Parts of a generator by name, with a tokenizer or None.
@@ -115,11 +117,25 @@ def configured(parts: Mapping[str, Any], config: Any) -> dict[str, Any]:
         own = None if tokenizer is None else tokenizer.eos_token_id
         ends = sorted({*_several(config.eos_token_id), *_several(own)}) or None
     config.eos_token_id = None if ends is None else list(_several(ends))
+    starts = _start(config, parts)
     # A stop that is given leaves nothing to be read from the config.
     if "stop" in parts:
         config.stop_strings = None
     found = from_generation_config(config, seed=None, tokenizer=tokenizer)
-    return {**found.as_arguments(), **parts, "end_of_sequence": ends}
+    others = {"start_of_sequence": starts, "end_of_sequence": ends}
+    return {**found.as_arguments(), **with_draft_length(config, parts), **others}
+
+
+def _start(config: Any, parts: Mapping[str, Any]) -> Any:
+    """The start of sequence that is given, or the config's, or ``"auto"`` for the tokenizer's."""
+    given = parts.get("start_of_sequence", AUTO)
+    if not isinstance(given, str) or given != AUTO:
+        return given
+    known = vars(config)
+    for own in (known.get("bos_token_id"), known.get("decoder_start_token_id")):
+        if own is not None:
+            return _several(own)[0]
+    return AUTO
 
 
 def _check_names(
@@ -156,5 +172,5 @@ def own_generation_config(model: Any) -> Any:
     return GenerationConfig.from_pretrained(str(model)) if has_one else None
 
 
-def _several(value: Any) -> Collection[int]:
+def _several(value: Any) -> Sequence[int]:
     return () if value is None else as_several(value)

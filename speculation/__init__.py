@@ -11,6 +11,7 @@ from ..decoding.lazy_names import lazy_names
 
 if TYPE_CHECKING:
     from .draft_length.adaptive_length import AdaptiveLength as AdaptiveLength
+    from .draft_length.confidence_length import ConfidenceLength as ConfidenceLength
     from .drafters.common_tokens import CommonTokens as CommonTokens
     from .drafters.draft_model import DraftModel as DraftModel
     from .drafters.draft_tree import DraftTree as DraftTree

@@ -6,18 +6,17 @@ cores, routes requests, scales and restarts. It is optional,
 ``pip install "decodekit[ray]"``, and is imported when an application is made.
 """
 
-import asyncio
 import json
 from collections.abc import Callable, Mapping
 from contextlib import aclosing
 from typing import TYPE_CHECKING, Any
 
 from ..decoding.generator import Generator
-from ..decoding.results.background import in_thread
 from ..decoding.results.events import AsyncEventStream, Event
 from ..decoding.results.logprobs import Logprobs
 from ..decoding.validation import is_whole
 from .event_queue import merged
+from .generation_service import Events, GenerationService, service_of
 from .sse import async_server_sent_events
 
 if TYPE_CHECKING:
@@ -25,13 +24,16 @@ if TYPE_CHECKING:
     from starlette.requests import Request
     from starlette.responses import Response
 
+_MOST_ONGOING = 1000
+"""Requests that a replica has at a time unless told otherwise, waiting ones included."""
+
 
 def serve_app(
     build: Callable[[], Generator],
     *,
     neuron_cores: int = 0,
     num_replicas: int | str | None = None,
-    max_ongoing_requests: int = 1,
+    max_ongoing_requests: int | None = None,
     autoscaling_config: Any = None,
     **options: Any,
 ) -> "Application":
@@ -48,12 +50,12 @@ def serve_app(
 
         num_replicas: Number of replicas or ``"auto"``. None is one, or as in *autoscaling_config*.
 
-        max_ongoing_requests: Concurrent requests per replica; further ones wait. A decoder has one
-            KV cache: above 1, generations alternate step by step, and each re-feeds what the others
-            overwrote, which is correct but slow.
+        max_ongoing_requests: Requests that Ray sends a replica at a time; further ones wait at Ray. As many
+            prompts run as the decoder has rows, and the other ones of the replica wait in it. None leaves
+            the number to the decoder: Ray sends up to 1000.
 
         autoscaling_config: As in Ray Serve, such as ``{"min_replicas": 1, "max_replicas":
-            8, "target_ongoing_requests": 1}``.
+            8, "target_ongoing_requests": 4}`` for a decoder of 4 rows.
 
         options: Further arguments of ``ray.serve.deployment``: ``name``, ``ray_actor_options``,
             ``max_queued_requests``, ``graceful_shutdown_timeout_s``, ...
@@ -72,7 +74,7 @@ def serve_app(
         raise ValueError(f"'neuron_cores' must be a whole number >= 0: got {neuron_cores!r}")
     deployment = serve.deployment(
         num_replicas=num_replicas,
-        max_ongoing_requests=max_ongoing_requests,
+        max_ongoing_requests=_MOST_ONGOING if max_ongoing_requests is None else max_ongoing_requests,
         autoscaling_config=autoscaling_config,
         ray_actor_options=_with_cores(options.pop("ray_actor_options", None) or {}, neuron_cores),
         **options,
@@ -99,14 +101,28 @@ class Replica:
     ``stream`` the answer is ``{"rows": [...]}``, with each row's events merged into one. An invalid
     request is answered with 400 before anything is decoded.
 
-    Cancelling a request, or disconnecting, stops decoding within one step. Decoding runs in threads,
-    so the replica stays responsive to Ray during a forward.
+    Requests share the decoder, each with the generator's parts and a row for each prompt: none changes a
+    token of another. Where they cannot (draft trees, parameters with a value for each row, a decoder that
+    runs in lockstep with other processes), one request runs at a time.
+
+    Cancelling a request, or disconnecting, ends it within one step. Decoding runs in a thread, so the replica
+    stays responsive to Ray during a forward. A replica that is stopped finishes its requests first, as long
+    as ``graceful_shutdown_timeout_s`` allows.
     """
 
+    _service: GenerationService | None = None
+
     def __init__(self, build: Callable[[], Generator]) -> None:
-        self._generator = build()
-        if not isinstance(self._generator, Generator):
-            raise TypeError(f"'build' must make a Generator: got a {type(self._generator).__name__}")
+        generator = build()
+        if not isinstance(generator, Generator):
+            raise TypeError(f"'build' must make a Generator: got a {type(generator).__name__}")
+        self._service = service_of(generator)
+        self._begin = self._service.begin
+
+    def __del__(self) -> None:
+        """Called by Ray when no request is left or their time is over."""
+        if self._service is not None:
+            self._service.close()
 
     async def stream(self, prompts: Any, **options: Any) -> AsyncEventStream:
         """Generate, yielding events as they happen."""
@@ -120,7 +136,9 @@ class Replica:
 
     async def __call__(self, request: "Request") -> "Response":
         """Answer an HTTP request."""
-        from starlette.responses import JSONResponse, StreamingResponse
+        from starlette.responses import JSONResponse
+
+        from .starlette_responses import EventStreamResponse
 
         if request.method != "POST":
             return JSONResponse({"error": "POST a JSON object with a 'prompt'"}, 405, {"Allow": "POST"})
@@ -131,15 +149,7 @@ class Replica:
             return JSONResponse({"error": str(error)}, 400)
         if not stream:
             return JSONResponse({"rows": [row.as_dict() for row in await _added_up(events)]})
-        # Caches and nginx must not buffer the events.
-        headers = {"Cache-Control": "no-cache", "X-Accel-Buffering": "no"}
-        body = async_server_sent_events(events)
-        return StreamingResponse(body, headers=headers, media_type="text/event-stream")
-
-    async def _begin(self, prompts: Any, **options: Any) -> AsyncEventStream:
-        """Validate the request and return its event stream; nothing is decoded yet."""
-        # In a thread, since tokenizing a long text takes time.
-        return in_thread(await asyncio.to_thread(self._generator.stream, prompts, **options))
+        return EventStreamResponse(async_server_sent_events(events), events)
 
 
 def _ray_serve() -> Any:
@@ -189,7 +199,7 @@ def _logprobs(fields: Any) -> Logprobs:
     return Logprobs(**fields)
 
 
-async def _added_up(events: AsyncEventStream) -> list[Event]:
+async def _added_up(events: Events) -> list[Event]:
     """Each row's events, merged into one event."""
     rows: dict[int, list[Event]] = {}
     async with aclosing(events):

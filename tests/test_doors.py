@@ -45,9 +45,10 @@ FLOORS = (
     ("engine",),
     ("serving",),
     ("generator",),
+    ("serving.answer_source", "serving.session"),
     ("strategies", "interop", "testing"),
 )
-"""The rooms of ``decoding/`` and the modules on top of it, from the ground up. Other modules are ground."""
+"""The rooms of ``decoding/`` and single modules, from the ground up. Other modules are ground."""
 
 
 def sources() -> dict[str, pathlib.Path]:
@@ -118,9 +119,13 @@ def circles(graph: dict[str, list[str]]) -> list[list[str]]:
 
 
 def floor_of(module: str) -> int:
-    """On which floor of ``decoding/`` *module* stands."""
-    room = module.split(".")[1]
-    return next((floor for floor, rooms in enumerate(FLOORS) if room in rooms), 0)
+    """On which floor of ``decoding/`` *module* stands; that of a single module, before that of its room."""
+    _, *names = module.split(".")
+    for name in (".".join(names), names[0]):
+        for floor, rooms in enumerate(FLOORS):
+            if name in rooms:
+                return floor
+    return 0
 
 
 def test_no_files_form_a_circle() -> None:

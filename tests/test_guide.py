@@ -1,4 +1,4 @@
-"""The guide's decoder by hand, and its strategies."""
+"""The guide's decoder by hand, its sessions and its strategies."""
 
 import pathlib
 import re
@@ -7,8 +7,11 @@ from typing import Any
 import pytest
 from transformers import AutoTokenizer
 
+from decodekit.decoding import Session
 from decodekit.neuron_backend import compile_decoder
 from decodekit.testing import check_decoder
+
+from .decoding.serving.test_session import generator
 
 ROOT = pathlib.Path(__file__).parents[1]
 
@@ -69,3 +72,35 @@ def test_strategies_run(section: str) -> None:
         assert 1 == len(names["last"].text)
     else:
         assert 2 == names["guided"].shape.batch_size
+
+
+def test_the_example_of_sessions(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """It runs as it is written, over a small tokenizer."""
+    monkeypatch.chdir(tmp_path)
+    section = (ROOT / "docs" / "guide.md").read_text(encoding="utf-8").split("\n## Sessions\n")[1]
+    names: dict[str, Any] = {"Session": Session, "generator": generator()}
+
+    exec(re.findall(r"```python\n(.*?)```", section, re.DOTALL)[0], names)
+
+    assert [1, 2] == [len(names[name].turns) for name in ("session", "other")]
+    assert names["session"].turns[0].ids == names["other"].turns[0].ids
+    reused, rewritten = re.findall(r"(\d+) (\d+)\n", capsys.readouterr().out)[0]
+    assert int(reused) > 0 == int(rewritten)
+
+
+def test_generate_of_transformers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The examples run: the model's own greedy text, beams, the pipeline, and a generator's in its place."""
+    monkeypatch.chdir(ROOT)
+    text = (ROOT / "docs" / "guide.md").read_text(encoding="utf-8")
+    section = text.split("## transformers' `generate()`\n")[1].split("\n## ")[0]
+    names: dict[str, Any] = {}
+    for code in re.findall(r"```python\n(.*?)```", section, re.DOTALL):
+        exec(code, names)
+    greedy = names["stock"].generate(**names["inputs"], max_new_tokens=24, do_sample=False)
+    beams = names["stock"].generate(**names["inputs"], max_new_tokens=24, num_beams=2)
+
+    assert greedy.tolist() == names["greedy"].tolist() == names["same"].tolist() == names["fast"].tolist()
+    assert beams.tolist() == names["beams"].tolist()
+    assert names["text"].startswith("def add(a, b):")

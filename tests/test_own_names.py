@@ -54,6 +54,7 @@ FOREIGN = {
     "decoding/text/clean_up.py": {"backend_tokenizer", "clean_up_tokenization_spaces", "model"},
     "decoding/chat.py": {"chat_template"},
     "decoding/engine/end_tokens.py": {"eos_token_id"},
+    "decoding/engine/start_token.py": {"bos_token_id"},
     "decoding/text/per_tokenizer.py": {"backend_tokenizer", "decoder"},
     "processors/grammar/llguidance.py": {"backend_tokenizer"},
     "speculation/drafters/vocabulary.py": {"added_tokens_decoder", "get_vocab"},
@@ -132,6 +133,14 @@ COMPUTED = {
     "neuron_backend/adapters/settings.py": {"getattr(config, name, None)", "getattr(config, name, default)"},
     # Whatever a generation config of any version of transformers holds.
     "processors/interop/generation_config.py": {"vars(config)", "vars(type(config)())"},
+    "decoding/interop/refused_options.py": {"vars(generation_config)"},
+    # Its start, end and padding tokens, and a tokenizer's.
+    "decoding/interop/transformers_model.py": {"getattr(tokenizer, name, None)", "vars(config)"},
+    "pretrained/custom_generate.py": {"vars(config)"},
+    "pretrained/from_files.py": {"vars(config)"},
+    "pretrained/draft_fields.py": {"vars(config)"},
+    # And what a processor of transformers holds.
+    "pretrained/generate_arguments.py": {"vars(one)", "vars(other)", "vars(own)"},
     # The flags of a command.
     "pretrained/command_decoders.py": {"vars(options)"},
     "pretrained/generate_options.py": {"vars(options)"},

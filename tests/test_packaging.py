@@ -12,10 +12,10 @@ import pytest
 import decodekit
 
 ROOMS = {
-    "benchmarks": "comparison forward generation host measuring models peers prompts speculation",
+    "benchmarks": "comparison forward generation host measuring models peers prompts serving speculation",
     "decoding": (
         "cache engine interop results sampling sampling/compiled sampling/compiled/csrc serving stopping "
-        "strategies testing text"
+        "strategies strategies/beams testing text"
     ),
     "neuron_backend": (
         "adapters artifacts kv_cache lint lowering models on_device_sampling parity quantization "
@@ -83,7 +83,7 @@ def test_the_metadata_is_what_pyproject_says() -> None:
     assert 'llguidance>=1.7; extra == "grammar"' in requires
     assert 'matplotlib>=3.8; extra == "plot"' in requires
     assert 'ray[data,serve]>=2.50; extra == "ray"' in requires
-    assert {"neuron", "gguf", "grammar", "plot", "ray", "test", "dev"} == set(
+    assert {"neuron", "gguf", "grammar", "plot", "ray", "serve", "test", "dev"} == set(
         metadata.get_all("Provides-Extra")
     )
 

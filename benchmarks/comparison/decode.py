@@ -34,6 +34,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--tokens", type=int, default=64, metavar="N", help="generated after the first prompt (%(default)s)")
     add("--widths", type=int, nargs="+", default=[1, 64, 512], metavar="N", help="ours (1 64 512)")
     add("--target", default="cpu", help="cpu or eager (%(default)s)")
+    add("--busy", type=int, default=0, metavar="N", help="processes that compute meanwhile (%(default)s)")
     add("--cache", type=Path, metavar="DIR", help="keeps models and compiled decoders")
     add("--peer-python", default="", metavar="FILE", help="interpreter with llama-cpp-python and gguf (this)")
     add_common(parser, rounds=7)
@@ -52,5 +53,6 @@ def run(options: argparse.Namespace) -> None:
         target=options.target,
         folder=options.cache,
         peer_python=options.peer_python,
+        busy=options.busy,
     )
     finish(report(compare(comparison, progress)), options.json)

@@ -2,6 +2,7 @@
 
 import contextlib
 import tempfile
+import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ from ...neuron_backend.sizing.bandwidth import measure_bandwidth
 from ...neuron_backend.sizing.model_facts import facts_of_config
 from ...neuron_backend.sizing.sizing import Sizing
 from ...neuron_backend.threads import on_threads
+from ..measuring.busy_processes import busy_processes
 from ..models.shapes import Shape
 from ..peers.process import AbsentPeerError, PeerProcess
 from .files import ComparisonFiles
@@ -21,6 +23,9 @@ from .reference import LogitAgreement, Reference
 from .settings import LLAMA_CPP, TRANSFORMERS, Comparison, Entry
 
 _PEERS = "decodekit.benchmarks.peers"
+
+_PAUSE_SECONDS = 0.5
+"""Before each peer's turn."""
 
 
 @attrs.frozen
@@ -97,6 +102,7 @@ def compare(comparison: Comparison, progress: Callable[[str], None] = lambda lin
         agreements = [reference.agreement(each.entry, each.process, folder) for each in present]
         rounds = []
         bandwidths = []
+        stack.enter_context(busy_processes(comparison.busy))
         # The first round is not counted: caches and clocks are cold.
         for i in range(comparison.rounds + 1):
             progress(f"round {i} of {comparison.rounds}")
@@ -169,6 +175,8 @@ class _Round:
 
 
 def _run(process: PeerProcess, reference: Reference, comparison: Comparison) -> _Round:
+    # The threads of the peer before may still be awake: LLVM's OpenMP lets them spin for 200 ms.
+    time.sleep(_PAUSE_SECONDS)
     first, *others = reference.prompts.items()
     answer = process.ask("generate", ids=first[1], count=comparison.tokens)
     prompt_ms = {first[0]: 1e3 * answer["first_seconds"]}

@@ -55,6 +55,9 @@ class Comparison:
     peer_python: str = ""
     """An interpreter that has llama-cpp-python and gguf. Empty: this one."""
 
+    busy: int = 0
+    """Processes that compute meanwhile."""
+
     @property
     def max_length(self) -> int:
         """Positions of every system's cache."""
@@ -70,6 +73,7 @@ class Comparison:
         check_at_least("tokens", self.tokens, 2)
         check_at_least("rounds", self.rounds, 1)
         check_at_least("threads", self.threads, 1)
+        check_at_least("busy", self.busy, 0)
         unknown = [entry.name for entry in self.entries if not entry.bits]
         if unknown or not self.entries:
             formats, got = ", ".join(_BITS), ", ".join(unknown) or None

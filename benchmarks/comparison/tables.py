@@ -31,6 +31,7 @@ def report(found: ComparisonResult) -> Report:
             "shape": str(comparison.shape),
             "batch": 1,
             "threads": comparison.threads,
+            **({"busy processes": comparison.busy} if comparison.busy else {}),
             "prompts": comparison.prompts,
             "tokens": comparison.tokens,
             "rounds": comparison.rounds,

@@ -6,19 +6,17 @@ which /proc/stat counts stolen time is left out of the largest.
 """
 
 import argparse
-import contextlib
 import functools
 import os
-import subprocess
-import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import attrs
 import torch
 
 from ..measuring.arguments import add_common, check_at_least, progress
+from ..measuring.busy_processes import busy_processes
 from ..measuring.machine import machine_facts
 from ..measuring.report import Report, Threshold, finish
 from ..measuring.tables import Table
@@ -30,7 +28,6 @@ GOAL_RATIO, GOAL_MILLISECONDS = 5.0, 50.0
 """The largest 99th percentile in quiet medians, and the largest forward."""
 
 _STATISTICS = Path("/proc/stat")
-_BUSY = (sys.executable, "-c", "while True: pass")
 _WARM_UP = 20
 
 
@@ -96,18 +93,6 @@ def run(options: argparse.Namespace) -> None:
         machine=machine_facts(device_name(decoder)),
     )
     finish(report, options.json)
-
-
-@contextlib.contextmanager
-def busy_processes(count: int) -> Iterator[None]:
-    """Context beside *count* processes that compute all the time."""
-    with contextlib.ExitStack() as started:
-        for _ in range(count):
-            process = started.enter_context(subprocess.Popen(_BUSY))
-            started.callback(process.kill)
-        # Until they run, and are spread over the cores.
-        time.sleep(1)
-        yield
 
 
 def timed(forward: Callable[[], object], count: int) -> list[Forward]:

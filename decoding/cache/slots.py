@@ -3,6 +3,7 @@
 import bisect
 import os
 import threading
+import time
 import weakref
 from collections.abc import Callable, Sequence
 from operator import add, sub
@@ -102,6 +103,9 @@ class Slots:
 
         self.row_columns = 0
         """Number of columns in forwards of one row."""
+
+        self.row_seconds = 0.0
+        """Time of these forwards, and of copies of rows."""
 
         self.tokens = 0
         """Number of columns with a token; the others were padding."""
@@ -416,7 +420,9 @@ class Slots:
         most: int | None,
     ) -> tuple[list[int], list[int]]:
         """Feed single rows and copy rows; return the rows' new starts, and rows that wait, which are idle."""
+        begun = time.perf_counter()
         result = self._rows.catch_up(self.decoder, tokens, starts, ends, wanted, most)
+        self.row_seconds += time.perf_counter() - begun
         self.forwards += result.forwards
         self.columns += result.columns
         self.row_columns += result.columns

@@ -1,19 +1,22 @@
 """Asking the drafters: each one once, over the whole table."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from typing import TypeVar, cast
 
 import attrs
 import torch
 from torch import Tensor
 
 from ..history import History
-from ..optional_protocols import CatchesUp
+from ..optional_protocols import CatchesUp, DraftsWhile, EndsDrafts, GoesOn
 from ..protocols import Draft, SamplesTokens
 from ..results.timers import Timers
+from ..scores import Scores
 from .active_request import ActiveRequest
 from .drafting import Asked, Drafting, check_draft
 from .samples_by_row import RaisedInRowsError, SamplesByRow, in_rows
 
+Item = TypeVar("Item")
 Question = tuple[ActiveRequest, Drafting, Asked]
 
 
@@ -49,26 +52,42 @@ def ask(
     Returns:
         For each request what it asked for; None where no row can be drafted for.
     """
-    questions = []
+    candidates = []
     for request in requests:
         try:
-            questions.append(_question(request, now, timers))
+            candidates.append(_candidate(request, now, timers))
         except Exception as error:
             failed(request, error)
-    asked = {id(question[0]): question[2] for question in questions if question is not None}
-    groups: dict[int, list[Question]] = {}
-    for question in questions:
-        if question is not None and question[2].allowed:
-            groups.setdefault(id(question[1].drafter), []).append(question)
-    for group in groups.values():
+    decoding = _decoding_rows(requests, now)
+    questions = [
+        question
+        for group in _grouped(filter(None, candidates), lambda one: id(one.drafting.length))
+        for question in _questions(group, decoding, failed)
+    ]
+    asked = {id(question[0]): question[2] for question in questions}
+    drafting = [question for question in questions if question[2].allowed]
+    for group in _grouped(drafting, lambda question: id(question[1].drafter)):
         with timers.phase("draft"):
             for (request, _, one), draft in _group_drafts(group, now, alone, most, failed):
                 asked[id(request)] = attrs.evolve(one, draft=draft)
     return [asked.get(id(request)) for request in requests]
 
 
-def _question(request: ActiveRequest, now: History, timers: Timers) -> Question | None:
-    """What *request* asks for, with an empty draft; None without a drafter, or before the first token."""
+@attrs.frozen(eq=False)
+class _Candidate:
+    """A request that may draft in this step."""
+
+    request: ActiveRequest
+    drafting: Drafting
+    rows: list[int]
+    """Its rows that have their first token."""
+
+    evidence: tuple[int, ...] | None
+    """The drafter's evidence for each of them; None if the length does not depend on it."""
+
+
+def _candidate(request: ActiveRequest, now: History, timers: Timers) -> _Candidate | None:
+    """*request* with its drafter's evidence; None without a drafter, or before the first token."""
     drafting = request.run.drafting
     if drafting is None:
         return None
@@ -83,11 +102,47 @@ def _question(request: ActiveRequest, now: History, timers: Timers) -> Question 
     if drafting.weighs_evidence:
         with timers.phase("draft"), torch.no_grad():
             evidence = drafting.evidence(now, [request.rows.start + row for row in rows])
-    return (
-        request,
-        drafting,
-        Asked(drafting.allowed(len(rows), evidence), rows, request.empty_draft, evidence),
-    )
+    return _Candidate(request, drafting, rows, evidence)
+
+
+def _decoding_rows(requests: Sequence[ActiveRequest], now: History) -> int:
+    """The rows that have their first token, of all *requests*."""
+    begun = (now.length[:, 0] > now.prompt).tolist()
+    return sum(begun[row] for request in requests for row in request.table_rows())
+
+
+def _questions(
+    group: Sequence[_Candidate], decoding: int, failed: Callable[[ActiveRequest, Exception], None]
+) -> list[Question]:
+    """What requests that share a draft length policy ask for: it decides once, for all of their rows."""
+    own = sum(len(one.rows) for one in group)
+    evidence: tuple[int, ...] | None = None
+    if all(one.evidence is not None for one in group):
+        # Rows of other requests would wait for a longer forward too.
+        idle = (0,) * (decoding - own)
+        evidence = tuple(each for one in group for each in one.evidence or ()) + idle
+    try:
+        allowed = group[0].drafting.allowed(own, evidence)
+    except Exception as error:
+        for one in group:
+            failed(one.request, error)
+        return []
+    return [
+        (
+            one.request,
+            one.drafting,
+            Asked(allowed, one.rows, one.request.empty_draft, None if evidence is None else one.evidence),
+        )
+        for one in group
+    ]
+
+
+def _grouped(items: Iterable[Item], key: Callable[[Item], object]) -> list[list[Item]]:
+    """*items* of equal *key* together, in the order of the first of each."""
+    groups: dict[object, list[Item]] = {}
+    for item in items:
+        groups.setdefault(key(item), []).append(item)
+    return list(groups.values())
 
 
 def _group_drafts(
@@ -126,7 +181,11 @@ def _proposed(group: Sequence[Question], now: History, alone: bool, most: int | 
         budget = torch.where(behind > most, 0, budget)
     if not budget.any():
         return [one.draft for _, _, one in group]
-    draft = drafter.propose(shown, budget, _sampling(group, now, alone, vocab))
+    sample, goes_on = _sampling(group, now, alone, vocab), _ending(group, alone)
+    if goes_on is None:
+        draft = drafter.propose(shown, budget, sample)
+    else:
+        draft = cast(DraftsWhile, drafter).propose_while(shown, budget, sample, goes_on)
     check_draft(draft, len(budget), vocab)
     if alone:
         return [group[0][1].fitted(draft, budget)]
@@ -157,6 +216,26 @@ def _sampling(group: Sequence[Question], now: History, alone: bool, vocab: int) 
             for request, drafting, _ in group
         ]
     )
+
+
+def _ending(group: Sequence[Question], alone: bool) -> GoesOn | None:
+    """What ends drafts early, each request's in its own rows; None where nothing does."""
+    endings = [
+        (request.rows, drafting.length.goes_on)
+        for request, drafting, _ in group
+        if isinstance(drafting.length, EndsDrafts)
+    ]
+    if alone and endings:
+        return endings[0][1]
+
+    def goes_on(ids: Tensor, scores: Scores) -> Tensor:
+        on = torch.ones_like(ids, dtype=torch.bool)
+        for rows, ending in endings:
+            own = Scores(lambda rows=rows: scores.logits[rows])  # type: ignore[misc]
+            on[rows] = in_rows(rows, ending, ids[rows], own)
+        return on
+
+    return goes_on if endings else None
 
 
 def _rows(draft: Draft, rows: slice) -> Draft:

@@ -12,6 +12,8 @@ from ..optional_protocols import (
     AdvisesWidth,
     AnyDecoder,
     ChecksTarget,
+    DraftsWhile,
+    EndsDrafts,
     MeasuresGap,
     OffersFeeder,
     PreparesLength,
@@ -158,6 +160,13 @@ def check_drafter(
                 f"'num_draft_tokens' must be at most {shape.scored_width - 1}, one less than the columns "
                 f"that the decoder scores: got {most}. {how_to_score(decoder, most + 1)}"
             )
+    # A tree drafter may inherit from one that samples token by token.
+    by_token = isinstance(drafter, DraftsWhile) and tree_nodes(drafter) is None
+    if isinstance(length, EndsDrafts) and not by_token:
+        raise ValueError(
+            f"'num_draft_tokens' {length!r} needs a drafter that samples token by token, with "
+            f"propose_while(), such as DraftModel: got {drafter!r}"
+        )
     if isinstance(drafter, ChecksTarget):
         drafter.check_target(shape)
     if isinstance(length, PreparesLength):

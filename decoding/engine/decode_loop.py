@@ -20,7 +20,8 @@ from ..token_feeder import Fed, TokenFeeder
 from ..trees import tree_window
 from .active_request import ActiveRequest
 from .asking import ask
-from .drafting import Asked
+from .drafting import Asked, StepOutcome
+from .merged_sampling import mergeable, sample_together
 from .overlap import Overlap
 from .run import Accepted, Run
 from .windows import chain_window
@@ -64,6 +65,9 @@ class _Plan:
 
     feed: Callable[..., Fed]
     """As :meth:`~..token_feeder.TokenFeeder.feed`."""
+
+    merged: list[list[ActiveRequest]]
+    """Requests that may sample together."""
 
     unfed: list[int]
     """Those of the active rows that were in no forward yet."""
@@ -218,7 +222,10 @@ class DecodeLoop:
         with self.feeder.lock, self._without_gradients:
             if clock is not None:
                 clock.leave_out(time.perf_counter() - waiting_since)
+            row_seconds = self.feeder.row_seconds
             accepted = self._scored(plan, asked, now, length, most)
+            if clock is not None:
+                clock.leave_out(self.feeder.row_seconds - row_seconds)
         return self._advanced(plan, asked, accepted, {} if clock is None else clock.read())
 
     def _planned(self) -> _Plan:
@@ -235,7 +242,8 @@ class DecodeLoop:
         overlap = self.requests[0].overlap if alone else None
         feed = self.feeder.feed if overlap is None else overlap.feed
         unfed = [row for request in requests if not request.fed for row in request.table_rows()]
-        return _Plan(requests, active, need, alone, may_draft, feed, unfed)
+        merged = [] if alone else mergeable(requests)
+        return _Plan(requests, active, need, alone, may_draft, feed, merged, unfed)
 
     def _write(self, rows: slice, history: History) -> None:
         """Copy the prompts of a request into the table."""
@@ -269,8 +277,9 @@ class DecodeLoop:
         seen, fed = self._fed(plan, now, length, draft, most, sample)
         self.feeder.logits_in_use = True
         try:
+            chosen = self._sampled_together(plan, drafts, seen, fed) if plan.merged else {}
             return [
-                self._accepted(request, own, seen, now, fed, plan.alone)
+                self._accepted(request, own, seen, now, fed, plan.alone, chosen.get(id(request)))
                 if not request.failed and fed.are_ready(request.table_rows())
                 else None
                 for request, own in zip(requests, drafts, strict=True)
@@ -278,10 +287,29 @@ class DecodeLoop:
         finally:
             self.feeder.logits_in_use = False
 
+    def _sampled_together(
+        self, plan: _Plan, drafts: Sequence[Draft], seen: History, fed: Fed
+    ) -> dict[int, Tensor]:
+        """The tokens of requests that sample in one call, by their identity."""
+        own = {id(request): draft for request, draft in zip(plan.requests, drafts, strict=True)}
+        with self.timers.phase("sample"):
+            return sample_together(plan.merged, own, seen, fed)
+
     def _accepted(
-        self, request: ActiveRequest, own: Draft, seen: History, now: History, fed: Fed, alone: bool
+        self,
+        request: ActiveRequest,
+        own: Draft,
+        seen: History,
+        now: History,
+        fed: Fed,
+        alone: bool,
+        chosen: Tensor | None,
     ) -> Accepted | None:
-        """What *request* accepts, given its *own* draft; None if one of its parts raised."""
+        """
+        What *request* accepts; None if one of its parts raised.
+
+        Its *own* draft is given, and the tokens *chosen* already, if they were sampled with others'.
+        """
         run, rows = request.run, request.rows
         try:
             if alone:
@@ -290,7 +318,7 @@ class DecodeLoop:
             columns, window = 1 + own.ids.shape[1], seen.rows(rows)
             raw = Scores(lambda: fed.logits[rows, :columns])
             window = window.at(window.length[:, :columns])
-            return run.accept(None, raw, window, now.rows(rows), own, request.active)
+            return run.accept(chosen, raw, window, now.rows(rows), own, request.active)
         except Exception as error:
             self._fail(request, error)
             return None
@@ -307,7 +335,7 @@ class DecodeLoop:
         begun = plan.begun = plan.begun or any(self._length[row] > self._prompt[row] for row in plan.active)
         forwards, columns, tokens = feeder.forwards, feeder.columns, feeder.tokens
         reused = self._reused(plan.unfed, now, length) if plan.unfed else {}
-        copied = list(feeder.copied)
+        copied, row_seconds = list(feeder.copied), feeder.row_seconds
         with self.timers.phase("target" if begun else "prefill"):
             seen, ends, need = now, torch.from_numpy(length), plan.need
             if draft.parents is not None:
@@ -321,6 +349,12 @@ class DecodeLoop:
                     ends, need = ends + drafted, need * (drafted + 1)
                 fed = plan.feed(now, ends, need, most=most, exact_width=self.exact_width, sample=sample)
         statistics.forwards += feeder.forwards - forwards
+        statistics.tokens_fed += feeder.tokens - tokens
+        if feeder.row_seconds > row_seconds and begun:
+            # Prompts that are fed beside rows that decode.
+            prefill = feeder.row_seconds - row_seconds
+            statistics.seconds["target"] -= prefill
+            statistics.seconds["prefill"] = statistics.seconds.get("prefill", 0.0) + prefill
         if plan.unfed:
             plan.unfed = []
             for request in plan.requests:
@@ -357,6 +391,8 @@ class DecodeLoop:
     ) -> list[StepResult]:
         """Note what the requests accepted, and say it."""
         results: list[StepResult] = []
+        lessons = {} if asked is None else self._lessons(plan, asked, accepted)
+        longest = max((each.draft.ids.shape[1] for each in asked or () if each is not None), default=0)
         for number, (request, answer) in enumerate(zip(plan.requests, accepted, strict=True)):
             if answer is None:
                 continue
@@ -365,11 +401,26 @@ class DecodeLoop:
                 if output.finish is not None:
                     request.active = [row for row in request.active if row != output.row]
                     self._plan = None
-            learn, question = _nothing, None if asked is None else asked[number]
-            if request.run.drafting is not None and question is not None:
-                learn = partial(request.run.drafting.learn, question, answer.num_accepted, **seconds)
+            lesson = lessons.get(number)
+            learn = _nothing if lesson is None else partial(lesson.learn, longest, **seconds)
             results.append((request, answer.outputs, learn))
         return results
+
+    def _lessons(
+        self, plan: _Plan, asked: Sequence[Asked | None], accepted: Sequence[Accepted | None]
+    ) -> dict[int, StepOutcome]:
+        """What policies are to learn, by the number of the last request that shares one."""
+        found: dict[int, tuple[int, StepOutcome]] = {}
+        decoding = sum(self._length[row] > self._prompt[row] for row in plan.active)
+        for number, request in enumerate(plan.requests):
+            drafting, question, answer = request.run.drafting, asked[number], accepted[number]
+            if drafting is None or isinstance(drafting.length, int) or question is None or answer is None:
+                continue
+            _, outcome = found.get(id(drafting.length), (0, StepOutcome(drafting.length, decoding)))
+            outcome.add(question, answer.num_accepted)
+            outcome.bystanders -= len(question.rows)
+            found[id(drafting.length)] = number, outcome
+        return dict(found.values())
 
 
 def _nothing() -> None:

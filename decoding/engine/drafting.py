@@ -111,23 +111,46 @@ class Drafting:
         scores = None if draft.scores is None else draft.scores[:, :columns]
         return Draft(draft.ids.masked_fill(~kept, -1)[:, :columns], scores)
 
-    def learn(self, asked: Asked, accepted: Sequence[int], **seconds: float) -> None:
-        """Report the outcome of a step to the draft length policy, if there is one."""
-        if not isinstance(self.length, int):
-            drafted = (0,) * len(asked.rows)
-            if asked.draft.ids.shape[1]:
-                drafted = tuple(tokens_ahead(asked.draft)[asked.rows].tolist())
-            num_accepted = tuple(accepted[row] for row in asked.rows)
-            outcome = SpeculationStep(
-                asked.allowed, drafted, num_accepted, evidence=asked.evidence, **seconds
-            )
-            self.length.learn(outcome)
-
     def _require_trees(self) -> None:
         if not self._takes_trees:
             raise ValueError(f"{self.verification!r} takes no trees: got one from {self.drafter!r}")
         if not self.tree_widths:
             raise ValueError(f"the decoder must score trees: got one from {self.drafter!r}")
+
+
+@attrs.define(eq=False)
+class StepOutcome:
+    """What a draft length policy is to learn from one step, of all requests that share it."""
+
+    policy: DraftLength
+    bystanders: int
+    """Rows of other requests in the step, which a longer forward delays."""
+
+    allowed: int = 0
+    drafted: list[int] = attrs.field(factory=list)
+    accepted: list[int] = attrs.field(factory=list)
+    evidence: list[int] | None = None
+
+    def add(self, asked: Asked, accepted: Sequence[int]) -> None:
+        """Add the rows of one request, of which so many draft tokens were *accepted* each."""
+        ahead = tokens_ahead(asked.draft).tolist() if asked.draft.ids.shape[1] else [0] * len(accepted)
+        self.allowed = max(self.allowed, asked.allowed)
+        self.drafted += [ahead[row] for row in asked.rows]
+        self.accepted += [accepted[row] for row in asked.rows]
+        if asked.evidence is not None:
+            self.evidence = [*(self.evidence or []), *asked.evidence]
+
+    def learn(self, longest: int, **seconds: float) -> None:
+        """Report it, where *longest* is the longest draft of the step."""
+        drafted, accepted, evidence = self.drafted, self.accepted, None
+        if self.evidence is not None:
+            idle = [0] * self.bystanders
+            drafted, accepted, evidence = drafted + idle, accepted + idle, (*self.evidence, *idle)
+        self.policy.learn(
+            SpeculationStep(
+                self.allowed, tuple(drafted), tuple(accepted), evidence=evidence, longest=longest, **seconds
+            )
+        )
 
 
 def no_draft(rows: int) -> Draft:

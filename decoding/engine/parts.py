@@ -25,6 +25,7 @@ from .exact_match_verification import ExactMatch
 from .feed_and_sample import feeder_samples
 from .no_effect import warn_of_no_effect
 from .run import Run
+from .start_token import a_start_token, start_token
 
 if TYPE_CHECKING:
     from ..results.row_text import RowText
@@ -58,6 +59,12 @@ class Parts:
     Tokens that end a row too, as :class:`~..stopping.end_of_sequence.EndOfSequence` does: an id or several.
     ``"auto"``: that of the tokenizer, if there is one. None: none. A :attr:`stop` that has an
     ``EndOfSequence`` anywhere is left as it is.
+    """
+
+    start_of_sequence: Any = attrs.field(default=AUTO, converter=as_whole, validator=a_start_token)
+    """
+    The token that stands for a prompt without tokens, None or ``""``: an id. ``"auto"``: the tokenizer's
+    ``bos_token_id``, if there is one. None: prompts must have tokens.
     """
 
     drafter: Drafter | None = None
@@ -95,6 +102,9 @@ class Parts:
     stop_condition: StopCondition = attrs.field(init=False, repr=False)
     """:attr:`stop`, joined with :attr:`end_of_sequence`."""
 
+    start_token: int | None = attrs.field(init=False, repr=False)
+    """:attr:`start_of_sequence` as an id; None if there is none."""
+
     pipeline: SamplingPipeline = attrs.field(init=False, repr=False)
     """The chain and the sampler, analysed once."""
 
@@ -103,6 +113,7 @@ class Parts:
         check_parts(self.processors, self.sampler, self.stop, self.verification, self.drafter)
         stop = with_end_of_sequence(self.stop, self.end_of_sequence, self.tokenizer)
         object.__setattr__(self, "stop_condition", stop)
+        object.__setattr__(self, "start_token", start_token(self.start_of_sequence, self.tokenizer))
         check_text(self.stop, self.tokenizer, self.skip_special_tokens, self.echo_prompt)
         if self.record_gap:
             check_gap(self.sampler, self.verification)

@@ -46,6 +46,9 @@ class Statistics:
     forwards: int = 0
     """Forwards of the target, prompts included."""
 
+    tokens_fed: int = 0
+    """Columns with a token in those forwards: prompts, new tokens, drafts, and what was fed again."""
+
     steps: int = 0
     """Verifications, summed over the rows: the target forwards of each row after its first token."""
 
@@ -187,6 +190,7 @@ class Statistics:
         return Statistics(
             tokens=self.tokens + other.tokens,
             forwards=self.forwards + other.forwards,
+            tokens_fed=self.tokens_fed + other.tokens_fed,
             steps=self.steps + other.steps,
             drafted=_added(self.drafted, other.drafted),
             accepted=_added(self.accepted, other.accepted),

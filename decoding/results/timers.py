@@ -79,7 +79,7 @@ class StepClock:
         self._started, self._seconds, self._before = time.perf_counter(), seconds, dict(seconds)
 
     def leave_out(self, seconds: float) -> None:
-        """Exclude *seconds* of waiting for another user of the decoder."""
+        """Exclude *seconds*: of waiting for another user of the decoder, of other requests' prompts."""
         self._started += seconds
 
     def read(self) -> dict[str, float]:

@@ -22,6 +22,9 @@ class Greedy:
     takes_argmax: ClassVar[bool] = True
     """Processors that keep the argmax may be omitted."""
 
+    row_independent: ClassVar[bool] = True
+    """Rows of several requests may be sampled together."""
+
     def __call__(self, logits: Tensor, history: History) -> Tensor:
         """Logits ``[batch, width, vocab]`` to ids ``[batch, width]``."""
         # On the host, numpy's argmax is about ten times as fast as torch's.

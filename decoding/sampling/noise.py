@@ -29,11 +29,12 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-BLOCK, TOKEN, XTC, DRAFT, ACCEPT, RESIDUAL = 1, 2, 3, 4, 5, 6
+BLOCK, TOKEN, XTC, DRAFT, ACCEPT, RESIDUAL, BEAM = 1, 2, 3, 4, 5, 6, 7
 """
 Purposes: which block of the vocabulary, and which token inside it (:class:`Sample`); whether
 the top choices are removed (:class:`~decodekit.processors.XTC`). And where a verification compares
 distributions: all samples of a drafter, the acceptance of a draft token, and its replacement.
+Which beams go on (:class:`~decodekit.decoding.StochasticBeams`).
 """
 
 

@@ -34,6 +34,9 @@ class Sample:
     draws_softmax: ClassVar[bool] = True
     """Required by verifications that compare distributions."""
 
+    row_independent: ClassVar[bool] = True
+    """Rows of several requests may be sampled together: the seed is in their random streams."""
+
     seed: int | None = attrs.field(default=None, validator=validators.optional(a_whole_number))
     """
     Any integer. Equal seeds, streams and logits give equal text. None: a generator draws a fresh one for each

@@ -1,1 +1,1 @@
-"""Many requests on one decoder."""
+"""Many requests on one decoder, and conversations."""

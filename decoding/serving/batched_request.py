@@ -10,6 +10,7 @@ from ..engine.run import Run
 from ..history import History
 from ..protocols import Finish
 from ..results.events import Event, StepOutput
+from .row_pin import RowPin
 
 if TYPE_CHECKING:
     from ..results.row_text import RowText
@@ -42,6 +43,9 @@ class BatchedRequest:
 
     timeout: float | None = None
     """Seconds from its submission on; None for any number."""
+
+    pin: RowPin | None = None
+    """Holds the row that it prefers."""
 
     submitted: float = attrs.field(factory=time.monotonic, init=False)
     """When it was submitted, in seconds of ``time.monotonic``."""

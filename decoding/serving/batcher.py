@@ -1,10 +1,11 @@
 """Continuous batching: many requests, each with its own parts, on one decoder."""
 
 import asyncio
+import math
 import threading
 import time
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Self
 
@@ -13,22 +14,22 @@ from attrs import validators
 
 from ..cache.slots import feeder_of
 from ..engine.compatibility import check_decoder
-from ..engine.parts import Parts, begin_run, check_fit, seed_of, texts_of
-from ..history import History
+from ..engine.parts import Parts, check_fit, seed_of
 from ..optional_protocols import AnyDecoder, is_bit_exact, runs_in_lockstep
-from ..prompts import as_rows, first_history
+from ..prompts import as_rows
 from ..results.events import Event
 from ..results.logprobs import Logprobs
 from ..results.statistics import Statistics
 from ..results.streamers import listener, report_failure
 from ..results.timers import Timers
-from ..sampling import noise
 from ..token_feeder import TokenFeeder
-from ..validation import a_whole_number, as_real, is_whole, stream_numbers
+from ..validation import a_whole_number, is_whole, stream_numbers
 from .batched_request import CANCELLED, BatchedRequest
 from .prefill_pace import PrefillPace
 from .request_handle import RequestHandle
+from .request_options import RequestOptions
 from .request_table import RequestTable, Told
+from .row_pin import RowPin
 from .waiting_line import WaitingLine
 
 _POLL_SECONDS = 0.02
@@ -155,6 +156,8 @@ class Batcher:
         streamer: Any = None,
         logprobs: Logprobs | None = None,
         max_unread: int | None = None,
+        block: bool = False,
+        pin: RowPin | None = None,
     ) -> RequestHandle:
         """
         Queue a request.
@@ -180,45 +183,78 @@ class Batcher:
             max_unread: So many events of a sample that its reader has not taken pause it, and no other
                 request. None for any number.
 
+            pin: Holds a row for this request and later ones that continue its text; for one sample. None
+                for none.
+
+            block: Whether to wait, where :attr:`max_waiting` requests wait, until there is room; the other
+                requests are advanced meanwhile, if no thread does.
+
         Raises:
             TypeError: A wrong type of an argument.
 
             ValueError: The prompt does not fit, or a part cannot share a decoder.
 
-            BatcherFullError: :attr:`max_waiting` requests wait.
+            BatcherFullError: :attr:`max_waiting` requests wait, and *block* is False; or there are more
+                samples than there is ever room for.
 
             RuntimeError: The batcher is closed.
         """
-        if not isinstance(parts, Parts):
-            raise TypeError(f"'parts' must be a generator's .parts: got {parts!r}")
-        for name, number, least in (("num_samples", num_samples, 1), ("max_unread", max_unread, 1)):
-            if number is not None and (not is_whole(number) or number < least):
-                raise ValueError(f"'{name}' must be a whole number >= {least}: got {number!r}")
-        if not isinstance(as_real(priority), float):
-            raise TypeError(f"'priority' must be a number: got {priority!r}")
-        if timeout is not None and not timeout > 0:
-            raise ValueError(f"'timeout' must be > 0 seconds, or None: got {timeout!r}")
-        rows = as_rows(prompt, self.decoder.shape, parts.tokenizer, any_number=True)
+        if not is_whole(num_samples) or num_samples < 1:
+            raise ValueError(f"'num_samples' must be a whole number >= 1: got {num_samples!r}")
+        if pin is not None and num_samples > 1:
+            raise ValueError(f"'num_samples' must be 1 with a pin, which holds one row: got {num_samples}")
+        rows = self._rows(parts, prompt)
         if len(rows) != 1:
-            raise ValueError(f"a request must have one prompt: got {len(rows)}. Submit each by itself")
-        if parts not in self._checked:
-            check_fit(parts, self.decoder, self.exact_width)
-            self._checked.add(parts)
+            raise ValueError(f"a request must have one prompt: got {len(rows)}. Use submit_many()")
         first = int(stream_numbers([random_stream], 1))
-        seed, streams = seed_of(parts), range(first, first + num_samples)
-        requests = [self._request(parts, rows, number, seed, i, logprobs) for i, number in enumerate(streams)]
-        for request in requests:
-            request.priority, request.timeout, request.max_unread = priority, timeout, max_unread
-        try:
-            told = None if streamer is None else listener(streamer, rows * num_samples)
-            handle = RequestHandle(self, rows[0], requests, seed, told)
-            self._queue(requests, handle)
-        except BaseException as error:
-            # A consumer may be waiting at the streamer's other end.
-            report_failure(streamer, error)
-            raise
-        self.notify()
-        return handle
+        options = RequestOptions(
+            priority=priority, timeout=timeout, logprobs=logprobs, max_unread=max_unread, pin=pin
+        )
+        streams = range(first, first + num_samples)
+        return self._submit(parts, rows * num_samples, streams, options, streamer, block)
+
+    def submit_many(
+        self,
+        parts: Parts,
+        prompts: Any,
+        *,
+        random_streams: Sequence[int] | None = None,
+        priority: float = 0.0,
+        timeout: float | None = None,
+        streamer: Any = None,
+        logprobs: Logprobs | None = None,
+        max_unread: int | None = None,
+        block: bool = False,
+    ) -> RequestHandle:
+        """
+        Queue several prompts as one request, with a row of the result for each: all of them or none.
+
+        Args:
+            parts: As in :meth:`submit`.
+
+            prompts: As in a call of a generator; more than the decoder has rows take turns.
+
+            random_streams: As in a call of a generator: 0, 1, 2, ... if not given.
+
+            priority: As in :meth:`submit`.
+
+            timeout: As in :meth:`submit`.
+
+            streamer: As in :meth:`submit`.
+
+            logprobs: As in :meth:`submit`.
+
+            max_unread: As in :meth:`submit`.
+
+            block: As in :meth:`submit`.
+
+        Raises:
+            TypeError, ValueError, BatcherFullError, RuntimeError: As :meth:`submit`.
+        """
+        rows = self._rows(parts, prompts)
+        streams: list[int] = stream_numbers(random_streams, len(rows)).tolist()
+        options = RequestOptions(priority=priority, timeout=timeout, logprobs=logprobs, max_unread=max_unread)
+        return self._submit(parts, rows, streams, options, streamer, block)
 
     def step(self) -> None:
         """
@@ -230,12 +266,15 @@ class Batcher:
             self._advance()
         self.notify()
 
-    def close(self, finish: bool = True) -> None:
+    def close(self, finish: bool = True, wait: bool = True) -> None:
         """
         Take no more requests, and end.
 
         Args:
             finish: Whether the requests that were submitted run to their ends first; else they are cancelled.
+
+            wait: Whether to return only when all have ended. Without, the thread of a ``with`` block ends by
+                itself.
         """
         with self._changed:
             self._closed = True
@@ -244,6 +283,8 @@ class Batcher:
                 request.max_unread = None
                 request.ending = request.ending if finish else CANCELLED
         self.notify()
+        if not wait:
+            return
         if self._thread is not None and self._thread is not threading.current_thread():
             self._thread.join()
             self._thread = None
@@ -381,13 +422,53 @@ class Batcher:
                     del self._handles[request]
                     self._served += _counts(request.run.timers.statistics)
 
-    def _queue(self, requests: list[BatchedRequest], handle: RequestHandle) -> None:
+    def _rows(self, parts: Parts, prompts: Any) -> list[list[int]]:
+        if not isinstance(parts, Parts):
+            raise TypeError(f"'parts' must be a generator's .parts: got {parts!r}")
+        return as_rows(prompts, self.decoder.shape, parts.tokenizer, True, parts.start_token)
+
+    def _submit(
+        self,
+        parts: Parts,
+        rows: list[list[int]],
+        streams: Sequence[int],
+        options: RequestOptions,
+        streamer: Any,
+        block: bool,
+    ) -> RequestHandle:
+        """Queue a prompt for each row of the result."""
+        if parts not in self._checked:
+            check_fit(parts, self.decoder, self.exact_width)
+            self._checked.add(parts)
+        seed, bit_exact = seed_of(parts), self._timers.statistics.bit_exact
+        requests = options.requests(parts, rows, streams, seed, self._feeder, bit_exact)
+        try:
+            told = None if streamer is None else listener(streamer, rows)
+            handle = RequestHandle(self, rows, requests, seed, told)
+            while not self._queue(requests, handle, block):
+                self.wait_until(lambda: self._room() >= len(requests))
+        except BaseException as error:
+            # A consumer may be waiting at the streamer's other end.
+            report_failure(streamer, error)
+            raise
+        self.notify()
+        return handle
+
+    def _room(self) -> float:
+        """How many requests may be queued now."""
+        if self.max_waiting is None:
+            return math.inf
+        return self.decoder.shape.batch_size - len(self._handles) + self.max_waiting
+
+    def _queue(self, requests: list[BatchedRequest], handle: RequestHandle, block: bool) -> bool:
+        """Queue *requests*, if there is room; whether there is, where the caller would *block*."""
         with self._changed:
             if self._closed:
                 raise RuntimeError("the batcher is closed: make a new one")
-            waiting = max(0, len(self._handles) - self.decoder.shape.batch_size)
-            room = self.decoder.shape.batch_size - len(self._handles) + (self.max_waiting or 0)
-            if self.max_waiting is not None and len(requests) > room:
+            if len(requests) > self._room():
+                if block and len(requests) <= self.decoder.shape.batch_size + (self.max_waiting or 0):
+                    return False
+                waiting = max(0, len(self._handles) - self.decoder.shape.batch_size)
                 raise BatcherFullError(
                     f"at most max_waiting={self.max_waiting} requests may wait for a row: {waiting} do, and "
                     f"{len(requests)} came"
@@ -396,20 +477,7 @@ class Batcher:
             handle.begin_streamer()
             self._arrived += requests
             self._handles |= dict.fromkeys(requests, handle)
-
-    def _request(
-        self, parts: Parts, rows: list[list[int]], stream: int, seed: int, row: int, logprobs: Logprobs | None
-    ) -> BatchedRequest:
-        history = self._history(rows, stream, seed)
-        timers = Timers(Statistics(bit_exact=self._timers.statistics.bit_exact))
-        run = begin_run(parts, self._feeder, 1, timers, logprobs)
-        run.require_shareable()
-        texts = texts_of(parts, history)
-        return BatchedRequest(run=run, history=history, text=None if texts is None else texts[0], row=row)
-
-    def _history(self, rows: list[list[int]], stream: int, seed: int) -> History:
-        streams = noise.random_streams(stream_numbers([stream], 1), seed)
-        return first_history(rows, streams, self.decoder.shape.max_length + 1)
+            return True
 
 
 def _counts(statistics: Statistics) -> Statistics:

@@ -43,9 +43,11 @@ class RequestHandle:
     """
 
     _server: Server
-    _prompt: list[int]
+    _prompts: list[list[int]]
+    """Of each row of the result."""
+
     _requests: list[BatchedRequest]
-    """One for each sample."""
+    """One for each row."""
 
     seed: int
     """The seed of its random streams."""
@@ -66,6 +68,11 @@ class RequestHandle:
     def done(self) -> bool:
         """Whether all of its samples have ended."""
         return self._running == 0
+
+    @property
+    def statistics(self) -> Statistics:
+        """What its samples have counted so far; forwards and columns are the batcher's."""
+        return sum((one.run.timers.statistics for one in self._requests), Statistics())
 
     def __iter__(self) -> Iterator[Event]:
         """
@@ -102,7 +109,7 @@ class RequestHandle:
             timeout: Seconds; None for any number. The request itself goes on.
 
         Returns:
-            One row for each sample, of what was generated, also where the request was cancelled.
+            One row for each sample or prompt, of what was generated, also where the request was cancelled.
 
         Raises:
             TimeoutError: It has not ended by then.
@@ -117,6 +124,10 @@ class RequestHandle:
         for request in self._requests:
             request.ending = CANCELLED
         self._server.notify()
+
+    async def aclose(self) -> None:
+        """:meth:`cancel`, for ``async with contextlib.aclosing(handle)``."""
+        self.cancel()
 
     def __repr__(self) -> str:
         """One line: samples, tokens so far, and whether it has ended."""
@@ -199,5 +210,4 @@ class RequestHandle:
 
     def _collected(self) -> Generation:
         self._require_success()
-        statistics = sum((one.run.timers.statistics for one in self._requests), Statistics())
-        return collect(self._events, [self._prompt] * len(self._requests), statistics, self.seed)
+        return collect(self._events, self._prompts, self.statistics, self.seed)

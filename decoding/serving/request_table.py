@@ -2,7 +2,6 @@
 
 import time
 from collections.abc import Callable, Iterator
-from operator import sub
 from typing import TypeAlias
 
 import attrs
@@ -15,6 +14,7 @@ from ..results.timers import Timers
 from ..token_feeder import TokenFeeder
 from .batched_request import BatchedRequest
 from .prefill_pace import PrefillPace
+from .row_pin import RowPins
 from .row_placement import best_row
 from .waiting_line import WaitingLine
 
@@ -28,7 +28,8 @@ class RequestTable:
     All rows of a decoder, and the requests that have them or wait for one.
 
     Before each step requests leave and newcomers take free rows, each the row whose cache has most of its
-    prompt. A newcomer's prompt is fed in chunks beside the rows that decode. Not safe between threads.
+    prompt; rows that are pinned for others come last. A newcomer's prompt is fed in chunks beside the rows
+    that decode. Not safe between threads.
     """
 
     feeder: TokenFeeder
@@ -40,6 +41,7 @@ class RequestTable:
     exact_width: bool = False
 
     _seated: dict[ActiveRequest, BatchedRequest] = attrs.field(factory=dict, init=False)
+    _pins: RowPins = attrs.field(factory=RowPins, init=False)
     _failures: list[tuple[BatchedRequest, Exception]] = attrs.field(factory=list, init=False)
     _loop: DecodeLoop = attrs.field(init=False)
 
@@ -140,7 +142,10 @@ class RequestTable:
         free = self._loop.free() if self.waiting.requests else []
         while free and self.waiting.requests:
             request = self.waiting.next(now)
-            row = best_row(free, self.feeder.overlap(request.prompt), self.feeder.held())
+            overlap, held = self.feeder.overlap(request.prompt), self.feeder.held()
+            pinned, own = self._pins.others(request.pin), self._pins.own(request.pin)
+            row = best_row(free, overlap, held, pinned, own)
+            self._pins.hold(row, request.pin)
             request.seat = self._loop.join(request.run, request.history, row)
             self._seated[request.seat] = request
             free.remove(row)
@@ -165,7 +170,7 @@ class RequestTable:
 
     def _chunk(self, before: tuple[int, int, int], after: tuple[int, int, int]) -> int:
         """The columns of a prompt that a step had room for; 0 if it is not known."""
-        forwards, columns, row_columns = map(sub, after, before)
+        forwards, columns, row_columns = (now - then for now, then in zip(after, before, strict=True))
         if self.feeder.row_widths:
             return row_columns
         return columns // self.feeder.rows if forwards == 1 else 0

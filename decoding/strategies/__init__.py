@@ -1,1 +1,1 @@
-"""Strategies above the generator: guidance, ensembles, and choices among samples."""
+"""Ways to generate above the decoding loop: beams, guidance, ensembles, and choices among samples."""

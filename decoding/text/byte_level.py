@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 import attrs
 
-from .token_pieces import BYTE_OF, TokenPieces
+from .token_pieces import BYTE_OF, TokenPieces, pieces_of
 from .tokenizer import Tokenizer, decode_ids
 from .utf8 import open_from
 
@@ -55,3 +55,15 @@ class ByteLevelText:
         if any(character not in BYTE_OF for character in token):
             return token.encode()
         return bytes(BYTE_OF[character] for character in token)
+
+
+def token_bytes(tokenizer: Tokenizer, index: int) -> bytes:
+    """
+    The bytes of one token by itself, special tokens included; maybe a part of a character.
+
+    Of a vocabulary that is not byte-level they are those of the text that the token alone decodes to.
+    """
+    pieces = pieces_of(tokenizer, skip_special_tokens=False)
+    if pieces.byte_level:
+        return ByteLevelText(tokenizer, False, pieces)._bytes_of(index)
+    return decode_ids(tokenizer, [index], skip_special_tokens=False).encode()

@@ -49,6 +49,13 @@ def clip_widths(widths: Sequence[int], max_length: int) -> tuple[int, ...]:
     return tuple(sorted({min(width, max_length) for width in widths}))
 
 
+def default_row_widths(shape: DecoderShape) -> tuple[int, ...]:
+    """The widths that are worth a program of one row: those of prompts, where there are several rows."""
+    return (
+        tuple(width for width in shape.widths if width > shape.scored_width) if shape.batch_size > 1 else ()
+    )
+
+
 def default_max_length(model: "PreTrainedModel") -> int:
     """2048, or the model's own maximum if smaller."""
     return min(_DEFAULT_MAX_LENGTH, max_positions(model) or _DEFAULT_MAX_LENGTH)

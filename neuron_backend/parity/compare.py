@@ -37,8 +37,8 @@ def _row_by_row(decoder: ComparedDecoder, ids: Tensor, cache_pos: Tensor) -> Ten
     """A forward of all rows, each by itself where there is a program for it."""
     if ids.shape[1] not in decoder.row_widths:
         return decoder.forward(ids, cache_pos)
-    rows = zip(ids.split(1), cache_pos.split(1), strict=True)
-    return torch.cat([decoder.forward_row(*fed, row) for row, fed in enumerate(rows)])
+    rows = [slice(row, row + 1) for row in range(len(ids))]
+    return torch.cat([decoder.forward_row(ids[one], cache_pos[one], one.start) for one in rows])
 
 
 def probe_of(decoder: ComparedDecoder) -> Probe:

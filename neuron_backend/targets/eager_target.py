@@ -19,6 +19,7 @@ class EagerTarget:
 
     name: ClassVar[str] = "eager"
     compiles_rows: ClassVar[bool] = True
+    copies_rows: ClassVar[bool] = True
 
     def require(self) -> None:
         """Nothing beyond PyTorch is required."""

@@ -123,16 +123,24 @@ class DrivesCores(Protocol):
 
 
 @runtime_checkable
-class CompilesRows(Protocol):
-    """A target with programs of one row, over a cache in which rows can be copied."""
+class ServesRows(Protocol):
+    """A target that says what it does with single rows of the cache."""
 
     compiles_rows: ClassVar[bool]
-    """Whether it has them."""
+    """Whether it has programs of one row."""
+
+    copies_rows: ClassVar[bool]
+    """Whether a row may be copied by assignment, outside all programs."""
 
 
 def compiles_rows(target: Target) -> bool:
     """Whether *target* has programs of one row; False if it does not say so."""
-    return isinstance(target, CompilesRows) and target.compiles_rows
+    return isinstance(target, ServesRows) and target.compiles_rows
+
+
+def copies_rows(target: Target) -> bool:
+    """Whether rows of *target*'s cache may be copied; False if it does not say so."""
+    return isinstance(target, ServesRows) and target.copies_rows
 
 
 def check_target(target: object) -> None:

@@ -43,6 +43,9 @@ class GenerationParts:
     unused: Mapping[str, str]
     """Fields that are set but have no effect on tokens, with the reason."""
 
+    from_defaults: Mapping[str, Any] = attrs.field(factory=dict)
+    """Fields that the model's own config gave (``defaults``), because the config does not set them."""
+
     def as_arguments(self) -> dict[str, Any]:
         """Keyword arguments for ``Generator(decoder, **parts.as_arguments())``."""
         return {"processors": self.processors, "sampler": self.sampler, "stop": self.stop}
@@ -82,7 +85,8 @@ def from_generation_config(
         tokenizer: Required for ``stop_strings``, which may be or contain special tokens.
 
         defaults: Another ``GenerationConfig``, which gives each field that *config* does not set, as
-            ``model.generation_config`` does in ``generate``. None: no others.
+            ``model.generation_config`` does in ``generate``; :attr:`GenerationParts.from_defaults` says
+            which. None: no others.
 
         ignore: Names of refused or unknown fields to skip.
 
@@ -91,7 +95,7 @@ def from_generation_config(
 
         ValueError: A field is unsupported or unknown.
     """
-    known = _with_defaults(config, defaults)
+    known, inherited = _with_defaults(config, defaults)
     if isinstance(ignore, str) or not is_iterable(ignore) or not all(isinstance(n, str) for n in ignore):
         raise TypeError(f"'ignore' must be names of fields: got {ignore!r}")
     ignored = set(ignore)
@@ -108,16 +112,22 @@ def from_generation_config(
     limit = _limit(fields, unset, unused)
     stages = _stages(fields, OtherFields(eos, limit), unused)
     sampler = Sample(seed) if fields.get("do_sample") else Greedy()
-    return GenerationParts(Chain(stages), sampler, _stop(fields, eos, limit, tokenizer), unused)
+    taken = {name: value for name, value in inherited.items() if name not in ignored}
+    return GenerationParts(Chain(stages), sampler, _stop(fields, eos, limit, tokenizer), unused, taken)
 
 
-def _with_defaults(config: Any, defaults: Any) -> Mapping[str, Any]:
+def _with_defaults(config: Any, defaults: Any) -> tuple[Mapping[str, Any], Mapping[str, Any]]:
+    """The fields, and those of them that *defaults* sets and *config* does not."""
     fields = _fields_of(config)
     if defaults is None:
-        return fields
+        return fields, {}
     others, unset = _fields_of(defaults, "defaults"), vars(type(config)())
-    kept = {name: value for name, value in fields.items() if value is not None and value != unset.get(name)}
-    return {**fields, **others, **kept}
+    own, inherited = (
+        {name: value for name, value in each.items() if value is not None and value != unset.get(name)}
+        for each in (fields, others)
+    )
+    taken = {name: value for name, value in inherited.items() if name not in own and name not in METADATA}
+    return {**fields, **others, **own}, taken
 
 
 def _fields_of(config: Any, name: str = "config") -> Mapping[str, Any]:

@@ -203,7 +203,8 @@ class StepSeconds:
     def learn(self, outcome: SpeculationStep, gap: int) -> None:
         """Learn the times of a step, *gap* steps after the last one with a draft."""
         length = max(outcome.drafted, default=0)
-        self._learn_verify(self._width(length), outcome.target_seconds + outcome.other_seconds)
+        scored = length if outcome.longest is None else outcome.longest
+        self._learn_verify(self._width(scored), outcome.target_seconds + outcome.other_seconds)
         if not outcome.allowed:
             return
         late = outcome.draft_seconds - self.draft(length)

@@ -7,7 +7,7 @@ import torch
 from ...decoding.cache.slots import feeder_of
 from ...decoding.engine.feed_and_sample import feed_and_sample
 from ...decoding.history import History
-from ...decoding.optional_protocols import AnyDecoder
+from ...decoding.optional_protocols import AnyDecoder, GoesOn
 from ...decoding.protocols import DecoderShape, Draft, SamplesTokens
 from .draft_decoder import a_decoder_or_several, check_rows
 
@@ -53,6 +53,17 @@ class DraftModel:
 
     def propose(self, history: History, budget: torch.Tensor, sample: SamplesTokens) -> Draft:
         """Propose up to *budget* tokens ``[batch]`` for each row, one forward of all rows per token."""
+        return self._propose(history, budget, sample, None)
+
+    def propose_while(
+        self, history: History, budget: torch.Tensor, sample: SamplesTokens, goes_on: GoesOn
+    ) -> Draft:
+        """See :class:`~decodekit.decoding.optional_protocols.DraftsWhile`."""
+        return self._propose(history, budget, sample, goes_on)
+
+    def _propose(
+        self, history: History, budget: torch.Tensor, sample: SamplesTokens, goes_on: GoesOn | None
+    ) -> Draft:
         feeder, ids = feeder_of(self.decoder), history.ids.clone()
         # For a few numbers per row numpy takes a fraction of torch's time.
         tokens, reached = ids[:, 0].numpy(), history.length[:, 0].numpy()
@@ -68,12 +79,15 @@ class DraftModel:
                 if sample.draft_scores:
                     # The logits may be a view of memory that the next forward overwrites.
                     scores_drawn_from.append(scores.logits[:, 0].clone())
-            next_ids = np.where(active, sampled[:, 0].numpy(), -1)
+                next_ids = np.where(active, sampled[:, 0].numpy(), -1)
+                on = next_ids >= 0
+                if goes_on is not None:
+                    on &= goes_on(torch.from_numpy(next_ids), scores).numpy()
             drafted.append(torch.from_numpy(next_ids))
             # A row without any token left has nothing to feed next.
             (rows,) = (next_ids >= 0).nonzero()
             tokens[rows, reached[rows]] = next_ids[rows]
-            reached, left = reached + (next_ids >= 0), np.where(next_ids >= 0, left - 1, 0)
+            reached, left = reached + (next_ids >= 0), np.where(on, left - 1, 0)
         if not drafted:
             return Draft(budget.new_empty(len(budget), 0))
         return Draft(

@@ -146,7 +146,7 @@ def output_distribution(
     generator = make()
     if not isinstance(generator, Generator):
         raise TypeError(f"'make' must return a Generator: got {generator!r}")
-    rows = as_rows(prompts, generator.decoder.shape, generator.tokenizer)
+    rows = as_rows(prompts, generator.decoder.shape, generator.tokenizer, start=generator.start_token)
     most = generator.decoder.shape.batch_size // len(rows)
     if not 1 <= copies <= most:
         raise ValueError(f"'copies' must be 1 to {most}, what the decoder has rows for: got {copies}")
@@ -168,7 +168,7 @@ def chain_rule(make: Callable[[], Generator], prompts: Any) -> ExactDistribution
 
     def run(paths: list[Path]) -> list[Hashable]:
         generator = make()
-        rows = as_rows(prompts, generator.decoder.shape, generator.tokenizer)
+        rows = as_rows(prompts, generator.decoder.shape, generator.tokenizer, start=generator.start_token)
         with noise.answered_by(Oracle(dict.fromkeys(streams_of(len(rows)), paths[0]))):
             return [decode_plainly(generator, rows, logits)]
 

@@ -20,6 +20,7 @@ from decodekit.decoding import (
     Sample,
     Slots,
     SpeculationStep,
+    Statistics,
 )
 from decodekit.processors import Temperature, TopK
 from decodekit.speculation import AdaptiveLength, DraftModel, PromptLookup, SpeculativeGenerator
@@ -156,6 +157,27 @@ class TestStatistics:
 
 
 class TestStream:
+    def test_streams_count_into_statistics(self) -> None:
+        """As the call does, event by event; those of several runs add up."""
+        generator = counting(stop=MaxNewTokens(3))
+        statistics = Statistics()
+        events = generator.stream([[1], [4]], statistics=statistics)
+        next(events)
+
+        assert 2 == statistics.tokens
+        assert 2 == len([event for event in events if event.finish])
+        assert 6 == statistics.tokens
+        assert 0 < statistics.total_seconds
+        list(generator.stream([3], statistics=statistics))
+        assert 9 == statistics.tokens
+
+        async def read() -> None:
+            async for _ in generator.astream([3], statistics=statistics):
+                pass
+
+        asyncio.run(read())
+        assert 12 == statistics.tokens
+
     def test_adds_up_to_the_result(self) -> None:
         """The result is the sum of the events; each row's last one has its finish."""
         generator = counting(stop=MaxNewTokens([1, 3, 2]))

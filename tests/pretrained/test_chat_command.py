@@ -2,12 +2,13 @@
 
 import io
 import pathlib
+import re
 import shutil
 
 import pytest
 
 from decodekit.__main__ import main
-from decodekit.decoding import Generator, MaxNewTokens
+from decodekit.decoding import Generator, MaxNewTokens, Session
 from decodekit.neuron_backend import compile_decoder
 from decodekit.pretrained.chat_command import converse
 
@@ -42,10 +43,44 @@ def test_answers_are_those_of_the_whole_conversation(model: pathlib.Path) -> Non
     options = {"target": "eager", "dtype": "float64", "max_length": 256, "widths": (1, 32)}
     decoders = [compile_decoder(model, **options) for _ in range(2)]
     generator, fresh = (Generator(each, stop=MaxNewTokens(8), tokenizer=each.tokenizer) for each in decoders)
-    messages = [{"role": "system", "content": "s"}]
+    session = Session(generator, system="s")
 
-    converse(generator, messages, iter(["a", "b"]), quiet=True)
+    converse(session, iter(["a", "b"]), quiet=True)
 
-    assert ["system", "user", "assistant", "user", "assistant"] == [message["role"] for message in messages]
-    for turn in (2, 4):
-        assert messages[turn]["content"] == (fresh([messages[:turn]]).text or [""])[0]
+    roles = [message["role"] for message in session.messages]
+    assert ["system", "user", "assistant", "user", "assistant"] == roles
+    for turn in session.turns:
+        assert turn.ids == fresh([turn.prompt]).ids[0]
+
+
+def test_commands(model: pathlib.Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A turn is taken back or replaced; what cannot be is said, and the conversation goes on."""
+    decoder = compile_decoder(model, target="eager", max_length=48, widths=(1, 32))
+    session = Session(Generator(decoder, stop=MaxNewTokens(4), tokenizer=decoder.tokenizer))
+
+    lines = ["/undo", "/edit x", "a", "b", "/undo", "/edit c", "long " * 40, "d"]
+    converse(session, iter(lines), quiet=True)
+
+    assert ["c", "d"] == [turn.messages[0]["content"] for turn in session.turns]
+    _, err = capsys.readouterr()
+    assert 2 == err.count("one of 0 turns")
+    assert 1 == err.count("at most 48 tokens")
+
+
+def test_the_seed_is_that_of_the_conversation(
+    model: pathlib.Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Drawn once, told with each turn, and given it repeats them."""
+    command = ["chat", "--model", str(model), "--max-tokens", "4", "--target", "eager", "--max-length", "128"]
+    command += ["--temp", "1"]
+
+    def run(*more: str) -> tuple[str, list[str]]:
+        monkeypatch.setattr("sys.stdin", io.StringIO("a\nb\n"))
+        assert 0 == main([*command, *more])
+        out, err = capsys.readouterr()
+        return out, re.findall(r"seed (\d+)", err)
+
+    out, [seed, again] = run()
+
+    assert seed == again
+    assert (out, [seed, seed]) == run("--seed", seed)

@@ -9,7 +9,7 @@ from transformers import AutoTokenizer, GenerationConfig, PreTrainedModel
 from decodekit.decoding import Generator, Greedy, MaxNewTokens, Sample
 from decodekit.neuron_backend import compile_decoder, load_decoder
 from decodekit.processors import Temperature
-from decodekit.speculation import PromptLookup, SpeculativeGenerator
+from decodekit.speculation import ConfidenceLength, DraftModel, PromptLookup, SpeculativeGenerator
 
 SHAPE: dict[str, Any] = {"target": "eager", "widths": (1, 5), "max_length": 64, "progress": False}
 
@@ -71,6 +71,45 @@ class TestFromPretrained:
 
         assert generator.processors is chain
         assert ["max_new_tokens"] == [finish.reason for finish in generator.stop_condition.finishes]
+
+    @pytest.mark.parametrize(
+        ("fields", "options", "expected"),
+        [
+            ({"bos_token_id": 8}, {}, 8),
+            ({"decoder_start_token_id": 9}, {}, 9),
+            ({"bos_token_id": 8}, {"start_of_sequence": 4}, 4),
+            ({"bos_token_id": 8}, {"start_of_sequence": None}, None),
+            ({}, {}, None),
+        ],
+    )
+    def test_start_token(
+        self, folder: Path, fields: dict[str, Any], options: dict[str, Any], expected: int | None
+    ) -> None:
+        """The config's; the tokenizer has none. What is given wins."""
+        config = GenerationConfig(**fields)
+        generator = Generator.from_pretrained(folder, generation_config=config, **options, **SHAPE)
+
+        assert generator.start_token == expected
+
+    def test_text_without_a_prompt_is_transformers(self, folder: Path, tiny_model: Any) -> None:
+        """``generate()`` of the stock model begins with the config's start token too."""
+        model: PreTrainedModel = tiny_model("llama")
+        config = GenerationConfig(bos_token_id=8, max_new_tokens=9)
+        generator = Generator.from_pretrained(model, generation_config=config, **SHAPE)
+
+        assert model.generate(generation_config=config).tolist() == generator(None).sequences
+
+    def test_a_draft_models_length_is_the_configs(self, folder: Path, tiny_model: Any) -> None:
+        """A confidence threshold ends its drafts."""
+        config = GenerationConfig(assistant_confidence_threshold=0.3, num_assistant_tokens=4)
+        drafter = DraftModel(compile_decoder(tiny_model("llama"), **SHAPE))
+        options: dict[str, Any] = {"generation_config": config, "drafter": drafter, **SHAPE}
+
+        assert (
+            ConfidenceLength(4, 0.3)
+            == SpeculativeGenerator.from_pretrained(folder, **options).num_draft_tokens
+        )
+        assert 2 == Generator.from_pretrained(folder, num_draft_tokens=2, **options).num_draft_tokens
 
     def test_without_a_config_the_tokenizer_ends_a_row(self, folder: Path) -> None:
         """None: no generation config is read."""

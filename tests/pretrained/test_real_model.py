@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from decodekit.decoding import Generator, MaxNewTokens
+from decodekit.decoding import Generator, MaxNewTokens, Session
 from decodekit.pretrained import ModelUnavailable, fetch_smollm2
 from decodekit.speculation import PromptLookup, SpeculativeGenerator
 
@@ -38,6 +38,24 @@ def test_a_question_is_answered(generator: Generator) -> None:
     assert "Paris" in result.text[0]
     assert "<|im_end|>" not in result.text[0]
     assert ["end_of_sequence"] == result.finish_reasons
+
+
+def test_a_conversation_feeds_what_is_new(generator: Generator) -> None:
+    """In the model's own template: its ids are those of the whole, and each turn is the call with them."""
+    session = Session(generator)
+    for text in ("What is the capital of France?", "And of Italy?", "And of Spain?"):
+        before = session.ids
+        answer = "".join(event.text or "" for event in session.say(text))
+        turn, messages = session.turns[-1], session.messages
+        whole = generator.tokenizer.apply_chat_template(
+            messages[:-1], add_generation_prompt=True, return_dict=False
+        )
+
+        assert (whole, 0) == (turn.prompt, turn.rewritten)
+        assert max(0, len(before) - 1) == turn.statistics.reused
+        assert answer == turn.text
+    for turn in session.turns:
+        assert generator([turn.prompt]).ids == [turn.ids]
 
 
 def test_its_tokenizers_output_is_a_prompt(generator: Generator) -> None:

@@ -9,6 +9,7 @@ import json
 import os
 import socket
 import sys
+import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -127,6 +128,29 @@ def through_the_handle(handle: Any, folder: Path) -> dict[str, Any]:
     return seen
 
 
+def through_a_stop(folder: Path) -> dict[str, Any]:
+    """Results of requests that run when their application is deleted."""
+    from ray import serve
+
+    folder.mkdir()
+    app = serve_app(builder(folder), ray_actor_options={"num_cpus": 0})
+    handle = serve.run(app, name="stopping", route_prefix="/stopping")
+    streams = [handle.options(stream=True).stream.remote([SLOWLY, last]) for last in (7, 8, 9)]
+    # Two of them run, and the third waits for a row.
+    begun = [[next(events)] for events in streams[:2]]
+    stop = threading.Thread(target=serve.delete, args=("stopping",))
+    stop.start()
+    stopped = [
+        [event.as_dict() for event in (*first, *events)]
+        for first, events in zip([*begun, []], streams, strict=True)
+    ]
+    stop.join()
+    return {
+        "stopped": stopped,
+        "after the stop": "listed" if "stopping" in serve.status().applications else "ended",
+    }
+
+
 def free_port() -> int:
     """A free TCP port."""
     with socket.socket() as probe:
@@ -160,7 +184,8 @@ def main(folder: Path) -> None:
         ray_actor_options={"num_cpus": 0},
     )
     handle = serve.run(app)
-    print(json.dumps({"address": address, "port": port, **through_the_handle(handle, folder)}), flush=True)
+    seen = {**through_the_handle(handle, folder), **through_a_stop(folder / "stopping")}
+    print(json.dumps({"address": address, "port": port, **seen}), flush=True)
     sys.stdin.read()
     ray.shutdown()
 

@@ -26,7 +26,7 @@ import torch
 from torch import Tensor
 from transformers import AutoTokenizer
 
-from decodekit.decoding import Generator, Logprobs, MaxNewTokens, Sample, StopStrings
+from decodekit.decoding import Batcher, Generator, Logprobs, MaxNewTokens, Sample, StopStrings
 from decodekit.decoding.results.events import Event
 from decodekit.decoding.results.generation import Generation
 from decodekit.neuron_backend import compile_decoder
@@ -337,9 +337,17 @@ async def entered(decoder: Gated) -> None:
     assert await asyncio.to_thread(decoder.entered.acquire, timeout=10)
 
 
-def gated() -> tuple[Gated, Replica]:
-    decoder = Gated(torch.randn(31, 11, generator=torch.Generator().manual_seed(1)))
+def gated(batch_size: int = 1) -> tuple[Gated, Replica]:
+    table = torch.randn(31, 11, generator=torch.Generator().manual_seed(1))
+    decoder = Gated(table, batch_size=batch_size)
     return decoder, Replica(lambda: Generator(decoder, stop=MaxNewTokens(12)))
+
+
+def open_generator() -> Generator:
+    """The generator of :func:`gated`, whose gate is open."""
+    decoder, _ = gated()
+    decoder.gate.release(1000)
+    return Generator(decoder, stop=MaxNewTokens(12))
 
 
 async def consume(events: AsyncIterator[Event]) -> None:
@@ -354,15 +362,25 @@ class TestCancelling:
 
     @pytest.mark.parametrize("chunks", [1, 5])
     def test_a_client_that_disconnects(self, chunks: int) -> None:
-        """There is at most one more forward than events sent, and the next answer is right."""
-        generator = scripted(MaxNewTokens(60), batch_size=1)
-        replica = Replica(lambda: generator)
-        asyncio.run(ask(replica, {"prompt": [1], "stream": True}, leave_after=chunks))
+        """The forward that runs is the last one, and the next answer is right."""
 
-        assert chunks <= len(generator.decoder.forwards) <= chunks + 1
-        whole = asyncio.run(ask(replica, {"prompt": [2, 1]})).json
+        async def run() -> tuple[int, Any]:
+            decoder, replica = gated()
+            body = {"prompt": [1], "stream": True}
+            task = asyncio.ensure_future(ask(replica, body, leave_after=chunks))
+            for _ in range(chunks):
+                await entered(decoder)
+                decoder.gate.release()
+            await task
+            decoder.gate.release(1000)
+            answer = await ask(replica, {"prompt": [2, 1]})
+            return len(decoder.forwards), answer.json["rows"]
 
-        assert dicts(scripted(MaxNewTokens(60), batch_size=1)([2, 1])) == whole["rows"]
+        forwards, rows = asyncio.run(run())
+        expected = open_generator()([2, 1])
+
+        assert dicts(expected) == rows
+        assert chunks <= forwards - expected.statistics.forwards <= chunks + 1
 
     @pytest.mark.parametrize(
         "request_of",
@@ -394,15 +412,17 @@ class TestCancelling:
 
     def test_a_stream_that_is_closed(self) -> None:
         """As Ray closes what it no longer reads."""
-        generator = scripted()
 
-        async def run() -> None:
-            async with aclosing(Replica(lambda: generator).stream([1])) as events:
+        async def run() -> int:
+            decoder, replica = gated()
+            async with aclosing(replica.stream([1])) as events:
+                decoder.gate.release()
                 await anext(events)
+            decoder.gate.release(1000)
+            await replica.generate([2])
+            return len(decoder.forwards)
 
-        asyncio.run(run())
-
-        assert 1 == len(generator.decoder.forwards)
+        assert 1 <= asyncio.run(run()) - open_generator()([2]).statistics.forwards <= 2
 
 
 @needs_ray
@@ -434,6 +454,92 @@ class TestConcurrency:
             return await asyncio.gather(*(ask(replica, {"prompt": prompt}) for prompt in prompts))
 
         assert expected == [answer.json["rows"] for answer in asyncio.run(run())]
+
+    def test_requests_run_at_a_time(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """A forward serves as many requests as the decoder has rows, or as many prompts of one."""
+        submitted: list[Any] = []
+        real = Batcher.submit_many
+
+        def submit_many(*args: Any, **options: Any) -> Any:
+            submitted.append(args)
+            return real(*args, **options)
+
+        monkeypatch.setattr(Batcher, "submit_many", submit_many)
+
+        async def run(prompts: list[Any]) -> tuple[list[list[Event]], int]:
+            decoder, replica = gated(batch_size=2)
+            requests = [asyncio.ensure_future(replica.generate(prompt)) for prompt in prompts]
+            while len(submitted) < len(prompts):
+                await asyncio.sleep(0.001)
+            submitted.clear()
+            decoder.gate.release(1000)
+            return [await request for request in requests], len(decoder.forwards)
+
+        for prompts in ([[1], [2]], [[[1], [2]]]):
+            found, forwards = asyncio.run(run(prompts))
+
+            assert [dicts(open_generator()(prompt)) for prompt in prompts] == [
+                [row.as_dict() for row in rows] for rows in found
+            ]
+            assert forwards <= 12 + 1
+
+    def test_more_prompts_than_rows(self) -> None:
+        """They take turns, under the streams of their numbers."""
+        prompts = [[1], [2], [3], [4], [5]]
+        answer = asyncio.run(ask(Replica(scripted), {"prompt": prompts}))
+
+        assert dicts(scripted()(prompts)) == answer.json["rows"]
+
+    @pytest.mark.parametrize("stream", [False, True])
+    def test_what_cannot_share_a_decoder(self, stream: bool, caplog: pytest.LogCaptureFixture) -> None:
+        """One request runs at a time, as a call of the generator, and the log says why."""
+
+        def build() -> Generator:
+            return attrs.evolve(scripted(), processors=Temperature([0.3, 2.0]))
+
+        prompts = [[[1], [2]], [[3, 4], [5]], [[6], [7, 8]]]
+        generator = build()
+
+        async def run() -> list[Any]:
+            replica = Replica(lambda: generator)
+            bodies = [{"prompt": prompt, "stream": stream} for prompt in prompts]
+            return await asyncio.gather(*(ask(replica, body) for body in bodies))
+
+        answers = asyncio.run(run())
+        found = [
+            added_up([data for name, data in messages(answer.body) if name == "message"])
+            if stream
+            else answer.json["rows"]
+            for answer in answers
+        ]
+
+        alone = build()
+
+        assert [dicts(alone(prompt)) for prompt in prompts] == found
+        # Nothing is fed again, as it would be if they alternated.
+        assert sorted(alone.decoder.forwards) == sorted(generator.decoder.forwards)  # type: ignore[attr-defined]
+        assert "one request runs at a time: Temperature has a value for each row" in caplog.text
+
+    def test_a_client_of_a_request_that_takes_turns_disconnects(self) -> None:
+        """It gives up its turn."""
+        generator = attrs.evolve(scripted(MaxNewTokens(40)), processors=Temperature([0.3, 2.0]))
+
+        async def run() -> Any:
+            replica = Replica(lambda: generator)
+            await ask(replica, {"prompt": [[1], [2]], "stream": True}, leave_after=3)
+            return (await ask(replica, {"prompt": [[3], [4]]})).json["rows"]
+
+        assert dicts(generator([[3], [4]])) == asyncio.run(run())
+
+    def test_a_replica_that_is_gone(self) -> None:
+        """Its thread ends."""
+        before = set(threading.enumerate())
+        replica = Replica(scripted)
+        (thread,) = set(threading.enumerate()) - before
+        del replica
+        thread.join(PATIENCE)
+
+        assert not thread.is_alive()
 
 
 class TestParameters:
@@ -658,6 +764,13 @@ class TestOnACluster:
         assert 500 == status
         assert ["failed"] == [name for name, _ in messages(events)]
         assert "secret" not in failed + events
+
+    def test_a_replica_that_is_stopped(self, cluster: Cluster, alone: Generator) -> None:
+        """It finishes the requests that run, all of them at a time, and takes no more."""
+        prompts = [[SLOWLY, 7], [SLOWLY, 8], [SLOWLY, 9]]
+
+        assert [dicts(alone(prompt)) for prompt in prompts] == list(map(added_up, cluster.seen["stopped"]))
+        assert "ended" == cluster.seen["after the stop"]
 
     def test_the_batch_job(self, cluster: Cluster, tmp_path: Path) -> None:
         """Every prompt is completed as by itself under its number's random stream, whatever the batches."""

@@ -40,6 +40,7 @@ class CpuTarget:
 
     name: ClassVar[str] = "cpu"
     compiles_rows: ClassVar[bool] = True
+    copies_rows: ClassVar[bool] = True
 
     def require(self) -> None:
         """Refuse a machine without a C++ compiler and an archiver."""

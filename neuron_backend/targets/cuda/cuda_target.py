@@ -65,6 +65,8 @@ class CudaTarget:
     """
 
     name: ClassVar[str] = "cuda"
+    compiles_rows: ClassVar[bool] = False
+    copies_rows: ClassVar[bool] = True
 
     device: str = attrs.field(default="cuda", validator=validators.instance_of(str))
     """

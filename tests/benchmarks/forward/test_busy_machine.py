@@ -8,6 +8,7 @@ import pytest
 from decodekit.__main__ import main
 from decodekit.benchmarks.forward import busy_machine
 from decodekit.benchmarks.forward.busy_machine import Forward, largest, percentile, stolen_ticks
+from decodekit.benchmarks.measuring.busy_processes import busy_processes
 
 ARGUMENTS = ["bench", "busy", "--shape", "tiny", "--target", "eager", "--threads", "1", "--rounds", "2"]
 
@@ -68,7 +69,7 @@ def test_busy_processes_end() -> None:
     before, running = children(), set()
 
     def interrupted() -> None:
-        with busy_machine.busy_processes(2):
+        with busy_processes(2):
             running.update(children() - before)
             raise KeyError
 

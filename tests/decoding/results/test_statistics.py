@@ -605,3 +605,18 @@ def test_reused_tokens_of_a_prompt_fed_in_pieces() -> None:
     prompt = [1, 2, 3, 4, 5, 6, 7]
 
     assert [0, 6, 3] == [generator([each]).statistics.reused for each in (prompt, prompt, [*prompt[:3], 0])]
+
+
+def test_tokens_that_were_fed() -> None:
+    """All tokens but the last, which nothing follows; of speculation the draft tokens too."""
+    plain = Generator(ScriptedDecoder(COUNT_UP, batch_size=2), stop=MaxNewTokens(4))([[1, 2, 3], [4]])
+
+    assert 3 + 1 + 2 * 3 == plain.statistics.tokens_fed
+    assert 20 == (plain.statistics + plain.statistics).tokens_fed
+
+    decoder = ScriptedDecoder(COUNT_UP, line=last_token)
+    drafts = SpeculativeGenerator(decoder, PromptLookup(), stop=MaxNewTokens(4))([1, 2, 3, 1]).statistics
+    fed = 4 + drafts.steps + sum(drafts.drafted)
+
+    assert sum(drafts.drafted) > 0
+    assert fed <= drafts.tokens_fed <= fed + 4

@@ -1,6 +1,7 @@
 """A batcher: every request gives what it gives alone, whatever runs beside it."""
 
 import asyncio
+import contextlib
 import random
 import threading
 import time
@@ -439,6 +440,56 @@ class TestIsolation:
         assert alone([3], stop=self.STOP)[0] == [token for event in slow for token in event.ids]
 
 
+class TestSeveralPrompts:
+    """A request of several prompts."""
+
+    PROMPTS: ClassVar[list[list[int]]] = [[1], [2, 3], [4, 5, 6], [7], [8, 1]]
+
+    @pytest.mark.parametrize("streams", [None, [7, 0, 3, 3, 2**40]])
+    def test_rows_are_those_of_a_call(self, streams: list[int] | None) -> None:
+        """Under the same random streams, more of them than rows; the prompts are the result's."""
+        parts: dict[str, Any] = {"sampler": Sample(5), "stop": MaxNewTokens(6)}
+        expected = Generator(scripted(2), **parts)(self.PROMPTS, random_streams=streams)
+        batcher = Batcher(scripted(2))
+        result = batcher.submit_many(parts_of(**parts), self.PROMPTS, random_streams=streams).result()
+
+        assert (expected.ids, expected.finishes) == (result.ids, result.finishes)
+        assert (self.PROMPTS, 5) == (result.prompts, result.seed)
+
+    def test_all_or_none(self) -> None:
+        """No prompt begins where another is refused, or has no room."""
+        batcher = Batcher(scripted(2), max_waiting=1)
+        parts = parts_of(stop=MaxNewTokens(3))
+        for error, prompts, options in (
+            (ValueError, [[1], []], {}),
+            (ValueError, [[1], [99]], {}),
+            (ValueError, [[1], [2]], {"random_streams": [1]}),
+            (ValueError, [], {}),
+            (BatcherFullError, [[1]] * 4, {}),
+        ):
+            with pytest.raises(error):
+                batcher.submit_many(parts, prompts, **options)
+        batcher.step()
+
+        assert [] == batcher.decoder.forwards  # type: ignore[attr-defined]
+        assert [3, 3, 3] == list(map(len, batcher.submit_many(parts, [[1]] * 3).result().ids))
+
+    def test_one_prompt_of_submit(self) -> None:
+        """Several are refused, with what takes them."""
+        with pytest.raises(ValueError, match=r"one prompt: got 2. Use submit_many\(\)"):
+            Batcher(scripted(2)).submit(parts_of(), [[1], [2]])
+
+    def test_a_cancelled_one(self) -> None:
+        """All of its rows end, those that wait too."""
+        batcher = Batcher(scripted(2))
+        handle = batcher.submit_many(parts_of(), self.PROMPTS)
+        batcher.step()
+        asyncio.run(handle.aclose())
+
+        assert ["cancelled"] * 5 == handle.result().finish_reasons
+        assert [1, 1, 0, 0, 0] == list(map(len, handle.result().ids))
+
+
 class TestOrder:
     def test_priorities(self) -> None:
         """A higher one is seated first, then the earlier."""
@@ -490,6 +541,18 @@ class TestOrder:
         assert [BatcherFullError] == [type(told) for told in streamer.told]
         assert [alone([1], stop=MaxNewTokens(2))] * 4 == list(map(given, handles))
 
+    @pytest.mark.parametrize("threaded", [False, True])
+    def test_a_full_batcher_makes_a_caller_wait(self, threaded: bool) -> None:
+        """If it asks for that, with a thread or without; more samples than fit at all are an error."""
+        parts, stop = parts_of(stop=MaxNewTokens(3)), MaxNewTokens(3)
+        batcher = Batcher(scripted(1), max_waiting=1)
+        with batcher if threaded else contextlib.nullcontext():
+            handles = [batcher.submit(parts, [token], block=True) for token in (1, 2, 3, 4, 5)]
+            with pytest.raises(BatcherFullError, match="and 3 came"):
+                batcher.submit(parts, [1], num_samples=3, block=True)
+
+        assert [alone([token], stop=stop) for token in (1, 2, 3, 4, 5)] == list(map(given, handles))
+
     def test_closing_finishes_or_cancels(self) -> None:
         """And takes no more."""
         parts = parts_of(stop=MaxNewTokens(20))
@@ -503,6 +566,18 @@ class TestOrder:
         batcher.__exit__(KeyError)
 
         assert ["cancelled"] == handle.result().finish_reasons
+
+    def test_closing_without_waiting(self) -> None:
+        """The thread ends the requests, then itself, and takes no more."""
+        batcher = Batcher(scripted(1))
+        batcher.__enter__()
+        handle = batcher.submit(parts_of(stop=MaxNewTokens(40)), [1], max_unread=1)
+        batcher.close(finish=False, wait=False)
+
+        assert ["cancelled"] == handle.result(10).finish_reasons
+        with pytest.raises(RuntimeError, match="closed"):
+            batcher.submit(parts_of(), [1])
+        batcher.close()
 
 
 class TestCache:

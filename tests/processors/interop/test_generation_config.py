@@ -237,6 +237,15 @@ class TestFromGenerationConfig:
         assert isinstance(off.sampler, Sample)
         assert 7 == off.sampler.seed
 
+    def test_says_what_the_defaults_gave(self) -> None:
+        """What is set there and not here; not what is passed over, and not a version."""
+        model = GenerationConfig(eos_token_id=3, temperature=0.5, top_k=9, max_new_tokens=7)
+        config = GenerationConfig(top_k=5, do_sample=True)
+        parts = from_generation_config(config, defaults=model, ignore=["temperature"])
+
+        assert {"eos_token_id": 3, "max_new_tokens": 7} == parts.from_defaults
+        assert {} == from_generation_config(config).from_defaults
+
     def test_defaults_give_what_is_not_set(self) -> None:
         """As ``model.generation_config`` in ``generate``: its end tokens too, but nothing that is set."""
         model = GenerationConfig(eos_token_id=[3, 4], max_new_tokens=9, do_sample=True, top_k=7)

@@ -50,20 +50,34 @@ inline void sum_groups(int64_t rows, const int8_t* terms, int64_t in, float* sum
   }
 }
 
-// Adds one group to the totals [ROWS][BLOCK]: `found` are the sums of the terms, `levels` the scale and the
-// value of integer 8 of each output, `inputs` the sums of a row's inputs, with row stride `apart`.
-template <class T, int ROWS>
+// The scales of one group of a block, and what stands for its zeros, from the scale and the value of integer 8 of
+// each output.
+struct GroupLevels {
+  Floats scale[BLOCK / Floats::size()], zero[BLOCK / Floats::size()];
+
+  template <class T>
+  explicit GroupLevels(const T* levels) {
+    constexpr int LANES = Floats::size();
+    for (int part = 0; part < BLOCK / LANES; ++part) {
+      const T* of = levels + 2 * LANES * part;
+      const auto [scales, middle] = at::vec::deinterleave2(as_floats(of), as_floats(of + LANES));
+      scale[part] = scales;
+      zero[part] = middle - Floats(MIDDLE) * scales;
+    }
+  }
+};
+
+// Adds one group to the totals [ROWS][BLOCK]: `found` are the sums of the TERMS terms, `inputs` the sums of a row's
+// inputs, with row stride `apart`.
+template <int TERMS, int ROWS>
 inline void add_group(
-    const int32_t (*found)[BLOCK], const T* levels, const float* inputs, int64_t apart, float (*total)[BLOCK]) {
+    const int32_t (*found)[BLOCK], const GroupLevels& levels, const float* inputs, int64_t apart,
+    float (*total)[BLOCK]) {
   constexpr int LANES = Floats::size();
   for (int n = 0; n < BLOCK; n += LANES) {
-    const T* of = levels + 2 * n;
-    const auto [scale, middle] = at::vec::deinterleave2(as_floats(of), as_floats(of + LANES));
-    const Floats zero = middle - Floats(MIDDLE) * scale;
     for (int row = 0; row < ROWS; ++row) {
-      const Floats sum =
-          join<SPLIT_TERMS<T>>([&](int d) { return as_floats(found[row * SPLIT_TERMS<T> + d] + n); });
-      const Floats more = sum * scale + Floats(inputs[row * apart]) * zero;
+      const Floats sum = join<TERMS>([&](int d) { return as_floats(found[row * TERMS + d] + n); });
+      const Floats more = sum * levels.scale[n / LANES] + Floats(inputs[row * apart]) * levels.zero[n / LANES];
       (Floats::loadu(total[row] + n) + more).store(total[row] + n);
     }
   }
@@ -77,10 +91,46 @@ inline void store_block(const float* total, float unit, T* y) {
     store(y + n, as_floats(total + n) * factor, as_floats(total + n + Floats::size()) * factor);
 }
 
-#ifdef DECODEKIT_NIBBLE_PAIRS
-
 // Rows that share an unpacked group.
-constexpr int PAIRED_ROWS = 32;
+constexpr int UNPACKED_ROWS = 32;
+
+#ifdef DECODEKIT_NIBBLE_TILES
+
+// Multiplies split inputs in tiles, to the same bits as the loops: sums of integers are exact.
+template <class T>
+void multiply_tiles(
+    int64_t rows, const int8_t* terms, const float* largest, const float* inputs, const uint8_t* packed,
+    const T* levels, T* y, int64_t blocks, int64_t in, bool in_threads) {
+  constexpr int TERMS = SPLIT_TERMS<T>;
+  const int64_t groups = in / GROUP, outputs = blocks * BLOCK;
+#pragma omp parallel if (in_threads)
+  {
+    const Tiles tiles(NIBBLE_TILES);
+#pragma omp for schedule(static)
+    for (int64_t block = 0; block < blocks; ++block) {
+      for (int64_t first = 0; first < rows; first += UNPACKED_ROWS) {
+        const int64_t count = std::min<int64_t>(UNPACKED_ROWS, rows - first);
+        alignas(64) float total[UNPACKED_ROWS][BLOCK] = {};
+        for (int64_t group = 0; group < groups; ++group) {
+          const NibbleTiles weights(packed + (block * in + group * GROUP) * HALF);
+          const GroupLevels of(levels + (group * outputs + block * BLOCK) * 2);
+          each_part_of_rows<INT4_ROWS>(count, [&](int64_t begin, auto some) {
+            alignas(64) int32_t found[(some() * TERMS + TILE - 1) / TILE * TILE][BLOCK];
+            const int64_t row = first + begin;
+            weights.sums(some() * TERMS, terms + row * TERMS * in + group * GROUP, in, found);
+            add_group<TERMS, some()>(found, of, inputs + row * groups + group, groups, total + begin);
+          });
+        }
+        for (int64_t row = first; row < first + count; ++row)
+          store_block(total[row - first], largest[row] / LARGEST / BASE, y + row * outputs + block * BLOCK);
+      }
+    }
+  }
+}
+
+#endif
+
+#ifdef DECODEKIT_NIBBLE_PAIRS
 
 // Multiplies many rows of 16-bit inputs, joined from two terms, to the same bits as the terms.
 template <class T>
@@ -90,18 +140,12 @@ void multiply_pairs(
   const int64_t groups = in / GROUP, outputs = blocks * BLOCK;
 #pragma omp parallel for schedule(static) if (in_threads)
   for (int64_t block = 0; block < blocks; ++block) {
-    for (int64_t first = 0; first < rows; first += PAIRED_ROWS) {
-      const int64_t count = std::min<int64_t>(PAIRED_ROWS, rows - first);
-      alignas(64) float total[PAIRED_ROWS][BLOCK] = {};
+    for (int64_t first = 0; first < rows; first += UNPACKED_ROWS) {
+      const int64_t count = std::min<int64_t>(UNPACKED_ROWS, rows - first);
+      alignas(64) float total[UNPACKED_ROWS][BLOCK] = {};
       for (int64_t group = 0; group < groups; ++group) {
         const Pairs weights(packed + (block * in + group * GROUP) * HALF);
-        Floats scales[4], zeros[4];
-        for (int part = 0; part < 4; ++part) {
-          const T* of = levels + (group * outputs + block * BLOCK + part * 16) * 2;
-          const auto [scale, middle] = at::vec::deinterleave2(as_floats(of), as_floats(of + 16));
-          scales[part] = scale;
-          zeros[part] = middle - Floats(MIDDLE) * scale;
-        }
+        const GroupLevels of(levels + (group * outputs + block * BLOCK) * 2);
         each_part_of_rows<4>(count, [&](int64_t begin, auto some) {
           __m512i found[some()][4];
           pair_sums<some()>(x + (first + begin) * in + group * GROUP, in, weights, found);
@@ -109,7 +153,7 @@ void multiply_pairs(
             const Floats added(inputs[(first + begin + row) * groups + group]);
             for (int part = 0; part < 4; ++part) {
               float* const to = total[begin + row] + part * 16;
-              const Floats more = Floats(_mm512_cvtepi32_ps(found[row][part])) * scales[part] + added * zeros[part];
+              const Floats more = Floats(_mm512_cvtepi32_ps(found[row][part])) * of.scale[part] + added * of.zero[part];
               (Floats::loadu(to) + more).store(to);
             }
           }
@@ -145,8 +189,8 @@ void int4_gemm(int64_t rows, const T* x, const uint8_t* packed, const T* levels,
     for (int64_t group = 0; group < groups; ++group) {
       alignas(64) int32_t found[(count() * TERMS + TILE - 1) / TILE * TILE][BLOCK];
       sums(terms + first * TERMS * in + group * GROUP, std::integral_constant<int, count() * TERMS>(), packed + (block * in + group * GROUP) * HALF, found);
-      const T* of = levels + (group * outputs + block * BLOCK) * 2;
-      add_group<T, count()>(found, of, inputs + first * groups + group, groups, total);
+      const GroupLevels of(levels + (group * outputs + block * BLOCK) * 2);
+      add_group<TERMS, count()>(found, of, inputs + first * groups + group, groups, total);
     }
     for (int row = 0; row < count(); ++row)
       store_block(total[row], largest[first + row] / LARGEST / BASE, y + (first + row) * outputs + block * BLOCK);
@@ -156,20 +200,9 @@ void int4_gemm(int64_t rows, const T* x, const uint8_t* packed, const T* levels,
   };
   const bool in_threads = outputs * in * rows * TERMS >= WORTH_THREADS;
 #ifdef DECODEKIT_NIBBLE_TILES
-  // For six sums tiles take as long as the loops; for ten they take 3.7 ms where the loops take 5.0. Sums of
-  // integers are exact, so both give the same bits.
-  if (rows * TERMS > 6 && has_tiles()) {
-#pragma omp parallel if (in_threads)
-    {
-      const Tiles tiles(NIBBLE_TILES);
-#pragma omp for schedule(static)
-      for (int64_t block = 0; block < blocks; ++block)
-        each_row(block, [=](const int8_t* of, auto count, const uint8_t* weights, int32_t (*found)[BLOCK]) {
-          nibble_tile_sums(count, of, in, weights, found);
-        });
-    }
-    return;
-  }
+  // For six sums tiles take as long as the loops; for ten they take 3.7 ms where the loops take 5.0.
+  if (rows * TERMS > 6 && has_tiles())
+    return multiply_tiles(rows, terms, largest, inputs, packed, levels, y, blocks, in, in_threads);
 #endif
 #ifdef DECODEKIT_NIBBLE_PAIRS
   if constexpr (TERMS == 2) {

@@ -28,6 +28,7 @@ from decodekit.neuron_backend.targets.cuda.cuda_target import FACTS
 from decodekit.neuron_backend.targets.registry import target_named
 from decodekit.neuron_backend.targets.target import NOT_SAVED
 from decodekit.processors import RepetitionPenalty, TopP
+from decodekit.testing import check_decoder
 
 from .cuda_stand_in import CudaStandIn
 
@@ -65,6 +66,16 @@ class TestRecording:
 
         assert 2 * 2 + 1 + 1 == runtime.recordings
         assert torch.isfinite(logits[0, :2]).all()
+
+    def test_rows_of_the_device_cache_are_copied(self, small: PreTrainedModel) -> None:
+        """Beside its other rules; programs of one row are refused by name."""
+        shape = {"batch_size": 2, "max_length": 32, "widths": (1, 12)}
+        decoder = compile_decoder(small, target=stand_in(), **shape)
+
+        assert (True, ()) == (decoder.copies_rows, decoder.row_widths)
+        check_decoder(decoder)
+        with pytest.raises(ValueError, match=r"'row_widths' must be empty for targets other than 'cpu'"):
+            compile_decoder(small, target=stand_in(), row_widths=(12,), **shape)
 
     def test_is_a_stage_for_each(self, small: PreTrainedModel) -> None:
         """The largest first."""

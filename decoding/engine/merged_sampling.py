@@ -1,0 +1,76 @@
+"""Requests that sample in one call, because they have one chain object and one sampler."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ..history import History
+from ..optional_protocols import RowIndependent
+from ..protocols import Draft
+from ..token_feeder import Fed
+from .active_request import ActiveRequest
+
+
+def mergeable(requests: Sequence[ActiveRequest]) -> list[list[ActiveRequest]]:
+    """
+    The groups of *requests*, of two and more, whose rows can be sampled together.
+
+    Their chain and sampler are the same objects, and both say that a row's result does not depend on which
+    row of the batch it is (:class:`~..optional_protocols.RowIndependent`). Seeds are in the random streams.
+    """
+    groups: dict[tuple[int, int], list[ActiveRequest]] = {}
+    for request in requests:
+        pipeline = request.run.pipeline
+        chain, sampler = pipeline.processors, pipeline.sampler
+        if (chain is None or _independent(chain)) and _independent(sampler):
+            groups.setdefault((id(chain), id(sampler)), []).append(request)
+    return [group for group in groups.values() if len(group) > 1]
+
+
+def sample_together(
+    groups: Sequence[Sequence[ActiveRequest]],
+    drafts: dict[int, Draft],
+    seen: History,
+    fed: Fed,
+) -> dict[int, Tensor]:
+    """
+    The tokens of requests that are scored, sampled a group at a time.
+
+    Args:
+        groups: Those of :func:`mergeable`.
+
+        drafts: The draft of each request, by its identity.
+
+        seen: The tokens before each column of the table.
+
+        fed: Its logits.
+
+    Returns:
+        By identity of the request, ids ``[rows, 1 + its longest draft]``. Requests of a group in which a part
+        raised are left out: sampled by itself, each of them raises its own exception.
+    """
+    found: dict[int, Tensor] = {}
+    for group in groups:
+        scored = [one for one in group if not one.failed and one.active and fed.are_ready(one.table_rows())]
+        if len(scored) < 2:
+            continue
+        columns = [1 + drafts[id(one)].ids.shape[1] for one in scored]
+        rows = [row for one in scored for row in range(one.rows.start, one.rows.stop)]
+        window = seen.rows(torch.tensor(rows))
+        try:
+            ids, _ = scored[0].run.pipeline(
+                fed.logits[rows, : max(columns)], window.at(window.length[:, : max(columns)])
+            )
+        except Exception:
+            continue
+        place = 0
+        for one, width in zip(scored, columns, strict=True):
+            found[id(one)] = ids[place : place + one.num_rows, :width]
+            place += one.num_rows
+    return found
+
+
+def _independent(part: Any) -> bool:
+    return isinstance(part, RowIndependent) and part.row_independent

@@ -1,0 +1,30 @@
+"""Whether requests can share a decoder."""
+
+from ..engine.parts import Parts
+from ..optional_protocols import RowIndependent, runs_in_lockstep, stages_of, tree_nodes
+from ..protocols import Decoder
+from ..stopping.composition import check_rows
+
+
+def reason_not_to_share(parts: Parts, decoder: Decoder) -> str | None:
+    """
+    Why requests with *parts* cannot share *decoder* in a batcher; None if they can.
+
+    >>> from decodekit.decoding import MaxNewTokens
+    >>> from decodekit.testing import ScriptedDecoder
+    >>> import torch
+    >>> reason_not_to_share(Parts(stop=MaxNewTokens([3, 5])), ScriptedDecoder(torch.eye(5)))
+    "'n' must be one number or one for each of the 1 rows: got 2"
+    """
+    if runs_in_lockstep(decoder):
+        return "the decoder runs in lockstep with other processes"
+    if parts.drafter is not None and tree_nodes(parts.drafter) is not None:
+        return f"{type(parts.drafter).__name__} proposes draft trees"
+    for stage in stages_of(parts.processors):
+        if isinstance(stage, RowIndependent) and not stage.row_independent:
+            return f"{type(stage).__name__} has a value for each row"
+    try:
+        check_rows(parts.stop_condition, 1)
+    except ValueError as error:
+        return str(error)
+    return None

@@ -1,0 +1,1 @@
+"""Several sequences of one prompt at once, the best or a sample of them."""

@@ -1,0 +1,215 @@
+"""What beam search and stochastic beams have in common: their parts, and the table that they fill."""
+
+import abc
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import attrs
+from attrs import validators
+from torch import Tensor
+
+from ...cache.slots import feeder_of
+from ...engine.compatibility import check_decoder, check_parts, check_text
+from ...engine.end_tokens import AUTO, as_end_tokens, end_tokens, with_end_of_sequence
+from ...engine.exact_match_verification import ExactMatch
+from ...engine.parts import DEFAULT_NEW_TOKENS
+from ...optional_protocols import is_bit_exact
+from ...prompts import as_rows
+from ...protocols import Decoder, Processor, StopCondition
+from ...results.events import Event, EventStream
+from ...results.row_text import RowText
+from ...results.statistics import Statistics
+from ...results.timers import Timers
+from ...sampling import noise
+from ...sampling.greedy import Greedy
+from ...sampling.pipeline import SamplingPipeline
+from ...stopping.composition import check_rows
+from ...stopping.max_new_tokens import MaxNewTokens
+from ...text.detokenizer import Detokenizer
+from ...validation import a_whole_number, as_whole, stream_numbers
+from .beam import Hypothesis
+from .beam_stop import BeamStop, PromptStop
+from .generation import BeamGeneration, collect_beams
+from .prompt_search import PromptSearch
+from .table import BeamTable
+
+
+@attrs.frozen(eq=False, kw_only=True)
+class BeamStrategy(abc.ABC):
+    """
+    Several sequences of each prompt at once.
+
+    Each beam takes a row of the decoder, so ``batch_size // beams`` prompts run at a time; each of the others
+    begins when one ends. Its sequences do not depend on its neighbours.
+
+    Processors run on the log-softmax of the logits. To them a prompt is a row, and its beams are columns,
+    each with its own tokens: a parameter with a value for each row, of a processor or a limit, has one for
+    each prompt, which holds for all of its beams. Where prompts take turns, a processor's is one for all.
+    """
+
+    decoder: Decoder = attrs.field(kw_only=False)
+    """Computes the logits. If it implements ``CopiesRows``, only new tokens are fed after the prompts."""
+
+    beams: int = attrs.field(converter=as_whole, validator=[a_whole_number, validators.ge(1)])
+    """The number of beams K of each prompt, at most the decoder's rows."""
+
+    processors: Processor | None = None
+    """A processor or a chain of them; None leaves the log-probabilities as they are."""
+
+    stop: StopCondition = attrs.field(factory=lambda: MaxNewTokens(DEFAULT_NEW_TOKENS))
+    """Where a sequence ends: end tokens and limits, joined with ``|``; other conditions are refused."""
+
+    end_of_sequence: Any = attrs.field(default=AUTO, converter=as_end_tokens, validator=end_tokens)
+    """As in a :class:`~decodekit.decoding.Generator`."""
+
+    tokenizer: Any = attrs.field(default=None, repr=False)
+    """Encodes strings and decodes ids."""
+
+    skip_special_tokens: bool = attrs.field(default=True, validator=validators.instance_of(bool))
+    """Whether the text leaves special tokens out."""
+
+    echo_prompt: bool = attrs.field(default=False, validator=validators.instance_of(bool))
+    """Whether the text begins with the prompt."""
+
+    exact_width: bool = attrs.field(default=False, validator=validators.instance_of(bool))
+    """Whether every token goes through one program, as in a :class:`~decodekit.decoding.Generator`."""
+
+    _stop: BeamStop = attrs.field(init=False, repr=False)
+    _pipeline: SamplingPipeline = attrs.field(init=False, repr=False)
+
+    def __attrs_post_init__(self) -> None:
+        """Check that the parts fit together, and the decoder."""
+        check_decoder(self.decoder)
+        check_parts(self.processors, Greedy(), self.stop, ExactMatch(), None)
+        check_text(self.stop, self.tokenizer, self.skip_special_tokens, self.echo_prompt)
+        rows = self.decoder.shape.batch_size
+        if self.beams > rows:
+            raise ValueError(
+                f"'beams' must be at most {rows}, the decoder's rows: got {self.beams}. Compile it with "
+                f"batch_size={self.beams}"
+            )
+        stop = BeamStop(with_end_of_sequence(self.stop, self.end_of_sequence, self.tokenizer))
+        object.__setattr__(self, "_stop", stop)
+        object.__setattr__(self, "_pipeline", SamplingPipeline(self.processors, Greedy()))
+
+    @abc.abstractmethod
+    def _begin(self, stop: PromptStop, prompt: int, stream: int) -> PromptSearch:
+        """The search for one prompt of *prompt* tokens, with its random stream."""
+
+    @property
+    @abc.abstractmethod
+    def _returned(self) -> int:
+        """The most sequences of each prompt to return."""
+
+    @abc.abstractmethod
+    def _run_seed(self) -> int:
+        """The seed of one call."""
+
+    def __call__(
+        self, prompts: Any, random_streams: Sequence[int] | None = None, streamer: None = None
+    ) -> BeamGeneration:
+        """
+        Generate the sequences of all prompts.
+
+        Args:
+            prompts: As in a call of a :class:`~decodekit.decoding.Generator`: any number.
+
+            random_streams: The prompts' random streams, one number each; 0, 1, 2, ... if not given.
+
+            streamer: Must be None.
+
+        Raises:
+            TypeError: An invalid prompt.
+
+            ValueError: A prompt that is empty, too long or outside the vocabulary; limits for another number
+                of prompts; a streamer.
+        """
+        if streamer is not None:
+            raise ValueError(
+                "'streamer' must be None: no token of beams is final before the last, so there is nothing to "
+                f"stream: got {streamer!r}. stream() gives each sequence as one event"
+            )
+        rows = as_rows(prompts, self.decoder.shape, self.tokenizer, any_number=True)
+        seed, timers = self._run_seed(), self._timers(Statistics())
+        found: list[list[Hypothesis]] = [[] for _ in rows]
+        for number, hypotheses in self._ended(rows, self._streams(rows, random_streams, seed), timers):
+            found[number] = hypotheses
+        texts = None
+        if self.tokenizer is not None:
+            texts = [self._text(row, one) for row, own in zip(rows, found, strict=True) for one in own]
+        timers.touch()
+        return collect_beams(rows, found, texts, timers.statistics, seed)
+
+    def stream(
+        self,
+        prompts: Any,
+        random_streams: Sequence[int] | None = None,
+        statistics: Statistics | None = None,
+    ) -> EventStream:
+        """
+        Generate prompt by prompt; arguments as in a call, and *statistics* to count the run in.
+
+        When the search for a prompt is over, each of its sequences comes as one event, best first, whose row
+        is the prompt's number. No token of beams is final earlier.
+        """
+        rows = as_rows(prompts, self.decoder.shape, self.tokenizer, any_number=True)
+        timers = self._timers(Statistics() if statistics is None else statistics)
+        return self._events(rows, self._streams(rows, random_streams, self._run_seed()), timers)
+
+    def _timers(self, statistics: Statistics) -> Timers:
+        statistics.bit_exact = is_bit_exact(self.decoder)
+        return Timers(statistics)
+
+    def _streams(self, rows: list[list[int]], numbers: Sequence[int] | None, seed: int) -> Tensor:
+        check_rows(self._stop.condition, len(rows))
+        return noise.random_streams(stream_numbers(numbers, len(rows)), seed)
+
+    def _events(self, rows: list[list[int]], streams: Tensor, timers: Timers) -> EventStream:
+        for number, hypotheses in self._ended(rows, streams, timers):
+            events = []
+            for one in hypotheses:
+                text = None if self.tokenizer is None else self._text(rows[number], one)
+                events.append(Event(number, tuple(one.ids), text, one.finish))
+            with timers.paused():
+                yield from events
+
+    # A method: while it runs, it keeps the decoder alive, which the feeder does not.
+    def _ended(
+        self, rows: list[list[int]], streams: Tensor, timers: Timers
+    ) -> Iterator[tuple[int, list[Hypothesis]]]:
+        """The sequences to return of each prompt, when they are known."""
+        seats = min(len(rows), self.decoder.shape.batch_size // self.beams)
+        table = BeamTable(
+            feeder_of(self.decoder),
+            self._pipeline,
+            seats,
+            self.beams,
+            # Otherwise a seat is now one prompt and now another.
+            together=seats == len(rows),
+            exact_width=self.exact_width,
+            timers=timers,
+        )
+        waiting = iter(range(len(rows)))
+        owners: dict[int, int] = {}
+        free = list(range(seats))
+        while True:
+            for seat, number in zip(free, waiting, strict=False):
+                length, positions = len(rows[number]), self.decoder.shape.max_length
+                stop, stream = self._stop.of_prompt(number, length, positions), int(streams[number])
+                table.take(seat, self._begin(stop, length, stream), rows[number], stream)
+                owners[seat] = number
+            if not any(table.seats):
+                return
+            free = []
+            for over in table.step():
+                hypotheses = over.search.hypotheses()[: self._returned]
+                for one in hypotheses:
+                    timers.statistics.record_first(min(1, one.beam.length))
+                    timers.statistics.tokens += max(0, one.beam.length - 1)
+                free.append(over.number)
+                yield owners.pop(over.number), hypotheses
+
+    def _text(self, prompt: list[int], one: Hypothesis) -> str:
+        detokenizer = Detokenizer(self.tokenizer, self.skip_special_tokens)
+        text = RowText(detokenizer, self._stop.condition.finishes, prompt if self.echo_prompt else ())
+        return text.push(one.ids, one.finish)

@@ -1,0 +1,147 @@
+"""
+Serve a model in the form of OpenAI's chat completions.
+
+    pip install "decodekit[serve,grammar]"
+    python examples/openai_server.py --model MODEL --batch-size 8
+
+As many requests as the decoder has rows run at a time, each with its own chain, sampler and stop. A
+client that disconnects ends its request within a step; Ctrl-C finishes what runs. There is no
+authentication: the server listens on this machine only, unless --host says otherwise.
+"""
+
+import argparse
+import asyncio
+import contextlib
+import pathlib
+from collections.abc import AsyncIterator
+from typing import Any
+
+import attrs
+import uvicorn
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+from starlette.routing import Route
+
+from decodekit.decoding import Batcher, BatcherFullError, Generator
+from decodekit.decoding.chat import chat_ids
+from decodekit.decoding.engine.parts import Parts
+from decodekit.pretrained.from_files import is_saved_decoder
+from decodekit.processors.interop.chat_completion_parts import chat_completion_parts
+from decodekit.processors.interop.chat_completion_request import ChatCompletionRequest
+from decodekit.processors.interop.invalid_request import InvalidRequestError
+from decodekit.streaming.chat_completion import ChatCompletion, error_body
+from decodekit.streaming.starlette_responses import EventStreamResponse, result_unless_disconnected
+
+LARGEST_BODY = 2**22
+"""Bytes of a request."""
+
+
+@attrs.frozen(eq=False)
+class ChatServer:
+    """A generator behind HTTP. Of its parts, requests have a chain, a sampler and a stop of their own."""
+
+    generator: Generator
+    name: str
+    """The model's name, which requests must give."""
+
+    batcher: Batcher
+
+    def app(self) -> Starlette:
+        routes = [
+            Route("/v1/chat/completions", self.complete, methods=["POST"]),
+            Route("/v1/models", self.models),
+        ]
+        handlers: dict[Any, Any] = {HTTPException: refused, Exception: failed}
+        return Starlette(routes=routes, lifespan=self.running, exception_handlers=handlers)
+
+    @contextlib.asynccontextmanager
+    async def running(self, app: Starlette) -> AsyncIterator[None]:
+        async with self.batcher:
+            yield
+
+    async def models(self, http: Request) -> Response:
+        model = {"id": self.name, "object": "model", "created": 0, "owned_by": "decodekit"}
+        return JSONResponse({"object": "list", "data": [model]})
+
+    async def complete(self, http: Request) -> Response:
+        body = await body_of(http)
+        try:
+            # In a thread: grammars and long texts take time.
+            request, parts, prompt = await asyncio.to_thread(self.read, body)
+            logprobs = request.requested_logprobs
+            handle = self.batcher.submit(parts, prompt, num_samples=request.n, logprobs=logprobs)
+        except BatcherFullError as error:
+            return JSONResponse(error_body(str(error), "rate_limit_error"), 429)
+        except (RecursionError, TypeError, ValueError) as error:
+            parameter = error.parameter if isinstance(error, InvalidRequestError) else None
+            return JSONResponse(error_body(str(error), "invalid_request_error", parameter), 400)
+        completion = ChatCompletion(model=self.name, tokenizer=parts.tokenizer)
+        if request.stream:
+            messages = completion.server_sent_events(handle, request.n, len(prompt), request.include_usage)
+            return EventStreamResponse(messages, handle)
+        result = await result_unless_disconnected(handle, http)
+        return Response(status_code=499) if result is None else JSONResponse(completion.whole(result))
+
+    def read(self, body: bytes) -> tuple[ChatCompletionRequest, Parts, list[int]]:
+        """The request, its parts, and the ids of its prompt."""
+        request = ChatCompletionRequest.of_json(body)
+        if request.model != self.name:
+            raise HTTPException(404, f"the model must be {self.name!r}: got {request.model!r:.200}")
+        max_length = self.generator.decoder.shape.max_length
+        parts = chat_completion_parts(request, self.generator.parts, max_length)
+        return request, parts, chat_ids(request.messages, parts.tokenizer)
+
+
+async def body_of(http: Request) -> bytes:
+    # Web pages of others may send forms and plain text here, but no JSON.
+    if http.headers.get("content-type", "").partition(";")[0] != "application/json":
+        raise HTTPException(415, "the content type must be application/json")
+    body = bytearray()
+    async for chunk in http.stream():
+        body += chunk
+        if len(body) > LARGEST_BODY:
+            raise HTTPException(413, f"the body must have at most {LARGEST_BODY} bytes")
+    return bytes(body)
+
+
+async def refused(http: Request, error: HTTPException) -> Response:
+    return JSONResponse(error_body(error.detail, "invalid_request_error"), error.status_code, error.headers)
+
+
+async def failed(http: Request, error: Exception) -> Response:
+    return JSONResponse(error_body("the generation failed", "server_error"), 500)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    add = parser.add_argument
+    add("--model", required=True, help="a folder, a hub id, a GGUF file or a saved decoder")
+    add("--name", help="the model's name in requests (the last part of MODEL)")
+    add("--host", default="127.0.0.1", help="address to listen on (%(default)s)")
+    add("--port", type=int, default=8000, help="(%(default)s)")
+    add("--max-waiting", type=int, default=100, help="requests that wait before others get 429 (%(default)s)")
+    add = parser.add_argument_group("decoder, as in compile_decoder").add_argument
+    add("--batch-size", type=int, help="requests that run at a time (4, or as it was saved)")
+    add("--max-length", type=int, help="positions of each")
+    for name in ("--weights", "--dtype", "--target"):
+        add(name)
+    options = parser.parse_args()
+
+    names = ("batch_size", "max_length", "weights", "dtype", "target")
+    given = {name: value for name in names if (value := getattr(options, name)) is not None}
+    if not is_saved_decoder(options.model):
+        given.setdefault("batch_size", 4)
+    generator = Generator.from_pretrained(options.model, **given)
+    if generator.tokenizer.chat_template is None:
+        parser.error(f"the tokenizer of {options.model} has no chat template")
+    batcher = Batcher(generator.decoder, max_waiting=options.max_waiting)
+    server = ChatServer(generator, options.name or pathlib.Path(options.model).name, batcher)
+    uvicorn.run(server.app(), host=options.host, port=options.port)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,113 @@
+"""Requests of one table that share a draft length policy."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import attrs
+import torch
+
+from decodekit.decoding import Batcher, Generator, MaxNewTokens, SpeculationStep
+from decodekit.speculation import PromptLookup
+from decodekit.testing import ScriptedDecoder, last_token
+
+# Tokens repeat after four.
+CYCLE = torch.eye(4).roll(1, dims=1) * 30
+
+
+@attrs.define(eq=False)
+class Policy:
+    """Allows two draft tokens where there is evidence, and records what it is asked and told."""
+
+    most: int = 2
+    asked: list[Any] = attrs.field(factory=list)
+    heard: list[SpeculationStep] = attrs.field(factory=list)
+
+    def __call__(self, rows: int) -> int:
+        self.asked.append(rows)
+        return self.most
+
+    def learn(self, outcome: SpeculationStep) -> None:
+        self.heard.append(outcome)
+
+
+class Weighing(Policy):
+    """The same, by evidence."""
+
+    def weigh(self, evidence: Sequence[int]) -> int:
+        """Two where any row has some."""
+        self.asked.append(tuple(evidence))
+        return self.most if any(evidence) else 0
+
+
+def serve(*policies: Any, plain: int = 0) -> ScriptedDecoder:
+    """Serve a request that repeats itself for each of *policies*, and so many without drafts."""
+    decoder = ScriptedDecoder(CYCLE, batch_size=len(policies) + plain, line=last_token)
+    stop = MaxNewTokens(7)
+    drafted = [
+        Generator(decoder, drafter=PromptLookup(), num_draft_tokens=one, stop=stop) for one in policies
+    ]
+    requests = [*drafted, *[Generator(decoder, stop=stop)] * plain]
+    batcher = Batcher(decoder)
+    handles = [batcher.submit(one.parts, [0, 1, 2, 3, 0, 1]) for one in requests]
+    for handle in handles:
+        assert [[2, 3, 0, 1, 2, 3, 0]] == handle.result().ids
+    return decoder
+
+
+class TestAsk:
+    def test_a_shared_policy_is_asked_once(self) -> None:
+        """For all rows of its requests together, and told once of all of them."""
+        policy = Policy()
+        serve(policy, policy)
+
+        assert [2, 2] == policy.asked
+        assert [((2, 2), (2, 2))] * 2 == [(one.drafted, one.accepted) for one in policy.heard]
+
+    def test_policies_of_their_own_are_asked_each(self) -> None:
+        """For their own rows, and told how long the longest draft of the step was."""
+        short, long = Policy(1), Policy(2)
+        serve(short, long)
+
+        assert [1] == list(dict.fromkeys(short.asked))
+        assert ((1,), 2) == (short.heard[0].drafted, short.heard[0].longest)
+
+    def test_rows_without_drafts_have_no_evidence(self) -> None:
+        """They wait for the longer forward too, so that a policy weighs them."""
+        policy = Weighing()
+        serve(policy, policy, plain=1)
+
+        assert 3 == len(policy.asked[0])
+        assert 0 == policy.asked[0][2] < min(policy.asked[0][:2])
+        assert ((2, 2, 0), (2, 2, 0), 0) == (
+            policy.heard[0].drafted,
+            policy.heard[0].accepted,
+            policy.heard[0].evidence[2],
+        )
+
+    def test_a_policy_that_raises_ends_the_requests_that_share_it(self) -> None:
+        """And no other."""
+
+        class Broken(Policy):
+            def __call__(self, rows: int) -> int:
+                raise RuntimeError("no length")
+
+        decoder, stop, broken = (
+            ScriptedDecoder(CYCLE, batch_size=3, line=last_token),
+            MaxNewTokens(5),
+            Broken(),
+        )
+        options = {"drafter": PromptLookup(), "stop": stop}
+        requests = [Generator(decoder, num_draft_tokens=one, **options) for one in (broken, broken, 2)]
+        batcher = Batcher(decoder)
+        handles = [batcher.submit(one.parts, [0, 1, 2, 3, 0, 1]) for one in requests]
+
+        assert [[2, 3, 0, 1, 2]] == handles[2].result().ids
+        assert ["RuntimeError('no length')"] * 2 == [_error(handle) for handle in handles[:2]]
+
+
+def _error(handle: Any) -> str | None:
+    try:
+        handle.result()
+    except RuntimeError as error:
+        return repr(error)
+    return None

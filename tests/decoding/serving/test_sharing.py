@@ -1,0 +1,76 @@
+"""What cannot share a decoder is what a batcher refuses, or what a request of one prompt fails with."""
+
+from typing import Any
+
+import pytest
+import torch
+
+from decodekit.decoding import Batcher, Generator, MaxNewTokens, Sample
+from decodekit.decoding.serving.sharing import reason_not_to_share
+from decodekit.processors import Temperature, TopK
+from decodekit.speculation import DraftModel, DraftTree, PromptLookup, Tree
+from decodekit.testing import ScriptedDecoder
+
+TABLE = torch.randn(31, 9, generator=torch.Generator().manual_seed(0))
+
+
+def decoder(**options: Any) -> ScriptedDecoder:
+    """Of two rows."""
+    return ScriptedDecoder(TABLE, batch_size=2, **options)
+
+
+class Lockstep(ScriptedDecoder):
+    """A decoder of several processes."""
+
+    in_lockstep = True
+
+
+@pytest.mark.parametrize(
+    "parts",
+    [
+        {},
+        {"processors": Temperature(0.5) | TopK(3), "sampler": Sample(1)},
+        {"processors": lambda logits, history: logits},
+        {"drafter": PromptLookup()},
+        {"drafter": DraftModel(decoder())},
+    ],
+)
+def test_what_can_be_shared(parts: dict[str, Any]) -> None:
+    """A batcher gives what the generator gives."""
+    generator = Generator(decoder(), stop=MaxNewTokens(4), **parts)
+
+    assert reason_not_to_share(generator.parts, generator.decoder) is None
+    assert generator([1, 2]).ids == Batcher(decoder()).submit(generator.parts, [1, 2]).result().ids
+
+
+@pytest.mark.parametrize(
+    ("parts", "reason"),
+    [
+        (
+            {"processors": Temperature([0.5, 1.0]), "sampler": Sample(1)},
+            "Temperature has a value for each row",
+        ),
+        ({"processors": TopK(3) | TopK([1, 2]), "sampler": Sample(1)}, "TopK has a value for each row"),
+        ({"stop": MaxNewTokens([1, 2])}, "'n' must be one number or one for each"),
+        (
+            {"drafter": DraftTree(decoder(tree_widths=(4,)), Tree.comb(2, 1))},
+            "DraftTree proposes draft trees",
+        ),
+    ],
+)
+def test_what_cannot(parts: dict[str, Any], reason: str) -> None:
+    """The reason, and the batcher's own refusal."""
+    generator = Generator(decoder(tree_widths=(4,)), **parts)
+
+    assert str(reason_not_to_share(generator.parts, generator.decoder)).startswith(reason)
+    with pytest.raises(ValueError, match=r"row|draft trees"):
+        Batcher(decoder(tree_widths=(4,))).submit(generator.parts, [1, 2]).result()
+
+
+def test_a_decoder_in_lockstep() -> None:
+    """Its processes would see the requests at different steps."""
+    lockstep = Lockstep(TABLE, batch_size=2)
+
+    assert "lockstep" in str(reason_not_to_share(Generator(lockstep).parts, lockstep))
+    with pytest.raises(ValueError, match="lockstep"):
+        Batcher(lockstep)

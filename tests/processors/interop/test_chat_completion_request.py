@@ -1,0 +1,123 @@
+"""Chat completion requests: what is read, and what is refused."""
+
+import json
+from typing import Any
+
+import attrs
+import pytest
+from hypothesis import given, strategies as st
+
+from decodekit.decoding import Logprobs
+from decodekit.processors.interop.chat_completion_request import ChatCompletionRequest
+from decodekit.processors.interop.chat_messages import as_messages
+from decodekit.processors.interop.invalid_request import InvalidRequestError
+
+BODY = {"model": "m", "messages": [{"role": "user", "content": "Hi"}]}
+FIELDS = [field.name for field in attrs.fields(ChatCompletionRequest)]
+VALUES = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5),
+    lambda inside: st.lists(inside, max_size=3) | st.dictionaries(st.text(max_size=5), inside, max_size=3),
+    max_leaves=5,
+)
+
+
+class TestFields:
+    def test_null_is_not_given(self) -> None:
+        """Every field but the two that must be there."""
+        request = ChatCompletionRequest.of({**dict.fromkeys(FIELDS), **BODY})
+        plain = ChatCompletionRequest.of(BODY)
+
+        assert (plain.temperature, plain.top_p, plain.n, plain.stream) == (1.0, 1.0, 1, False)
+        assert [getattr(plain, name) for name in FIELDS] == [getattr(request, name) for name in FIELDS]
+
+    def test_json(self) -> None:
+        """As it is sent."""
+        request = ChatCompletionRequest.of_json(json.dumps({**BODY, "top_p": 1, "seed": -(10**30)}).encode())
+
+        assert (1.0, -(10**30)) == (request.top_p, request.seed)
+
+    @pytest.mark.parametrize(
+        ("fields", "expected"),
+        [
+            ({}, None),
+            ({"logprobs": False}, None),
+            ({"logprobs": True}, Logprobs()),
+            ({"logprobs": True, "top_logprobs": 20}, Logprobs(top=20)),
+        ],
+    )
+    def test_logprobs(self, fields: dict[str, Any], expected: Logprobs | None) -> None:
+        """Of the decoder's own logits."""
+        assert expected == ChatCompletionRequest.of({**BODY, **fields}).requested_logprobs
+
+    @pytest.mark.parametrize(
+        ("options", "expected"),
+        [({}, False), ({"include_usage": False}, False), ({"include_usage": True}, True)],
+    )
+    def test_usage(self, options: dict[str, Any], expected: bool) -> None:
+        """If it is asked for."""
+        request = ChatCompletionRequest.of({**BODY, "stream": True, "stream_options": options})
+
+        assert expected is request.include_usage
+
+    @pytest.mark.parametrize("missing", ["model", "messages"])
+    def test_a_missing_field(self, missing: str) -> None:
+        """It is named."""
+        with pytest.raises(InvalidRequestError, match=f"'{missing}' must be given") as raised:
+            ChatCompletionRequest.of({name: value for name, value in BODY.items() if name != missing})
+
+        assert missing == raised.value.parameter
+
+    @given(st.dictionaries(st.sampled_from(FIELDS), VALUES))
+    def test_any_value(self, fields: dict[str, Any]) -> None:
+        """It is a request, or is refused in one way, with a parameter."""
+        try:
+            ChatCompletionRequest.of({**BODY, **fields})
+        except InvalidRequestError as error:
+            assert error.parameter in FIELDS  # noqa: PT017  # either may happen
+
+    @given(st.binary(max_size=20))
+    def test_any_body(self, body: bytes) -> None:
+        """None of them is a request."""
+        with pytest.raises(InvalidRequestError):
+            ChatCompletionRequest.of_json(body)
+
+
+class TestMessages:
+    def test_an_answer_can_be_sent_back(self) -> None:
+        """With the fields that the API leaves empty."""
+        answer = {
+            "role": "assistant",
+            "content": "Yes",
+            "refusal": None,
+            "tool_calls": None,
+            "annotations": [],
+        }
+
+        assert [{"role": "assistant", "content": "Yes"}] == as_messages([answer])
+
+    def test_parts_of_a_content(self) -> None:
+        """They are joined."""
+        parts = [{"type": "text", "text": text} for text in ("a", "", "b")]
+
+        assert "ab" == as_messages([{"role": "user", "content": parts}])[0]["content"]
+
+    @pytest.mark.parametrize(
+        ("messages", "message"),
+        [
+            ([], "'messages' must be a list of one or more: got \\[\\]"),
+            ("Hi", "'messages' must be a list"),
+            (["Hi"], r"'messages\[0\]' must be objects"),
+            ([BODY["messages"], {"role": "user"}], r"'messages\[0\]'"),
+            (
+                [{"role": ["user"], "content": ""}],
+                r"'messages\[0\]' must have a 'role' of assistant, developer",
+            ),
+            ([{"role": "user", "content": []}], r"'messages\[0\].content' must be text"),
+            ([{"role": "user", "content": [{"type": "text", "text": 1}]}], "must be text"),
+            ([{"role": "user", "content": "", "tool_calls": [1]}], "must not have 'tool_calls'"),
+        ],
+    )
+    def test_refuses(self, messages: Any, message: str) -> None:
+        """With the place of what is wrong."""
+        with pytest.raises(InvalidRequestError, match=message):
+            as_messages(messages)
