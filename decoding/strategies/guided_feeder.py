@@ -76,6 +76,11 @@ class GuidedFeeder:
         return self.inner.row_columns
 
     @property
+    def row_seconds(self) -> float:
+        """See :class:`~..token_feeder.TokenFeeder`."""
+        return self.inner.row_seconds
+
+    @property
     def row_widths(self) -> tuple[int, ...]:
         """See :class:`~..token_feeder.TokenFeeder`."""
         return self.inner.row_widths

@@ -72,7 +72,7 @@ class FromGenerator:
         generator, seed = self.generator, seed_of(self.generator)
         prompts = [row for row in rows for _ in range(num_samples)]
         streams = range(random_stream, random_stream + len(prompts))
-        timers = generator._timers()
+        timers = generator._timers(Statistics())
         events = generator._events(generator._history(prompts, streams, seed), timers, logprobs)
 
         def collected() -> Samples:
