@@ -63,6 +63,19 @@ if TYPE_CHECKING:
     from .strategies.beams.beam_search import BeamSearch as BeamSearch
     from .strategies.beams.generation import BeamGeneration as BeamGeneration
     from .strategies.beams.stochastic_beams import StochasticBeams as StochasticBeams
+    from .strategies.best_of_n import BestOfN as BestOfN
+    from .strategies.combinations import (
+        Contrast as Contrast,
+        MeanLogProbs as MeanLogProbs,
+        MeanProbs as MeanProbs,
+    )
+    from .strategies.combined import Combined as Combined
+    from .strategies.guided import Guided as Guided
+    from .strategies.likelihood import LogLikelihood as LogLikelihood
+    from .strategies.minimum_bayes_risk import MinimumBayesRisk as MinimumBayesRisk
+    from .strategies.sample_sources import Batched as Batched
+    from .strategies.scored_by import ScoredBy as ScoredBy
+    from .strategies.self_consistency import SelfConsistency as SelfConsistency
     from .text.detokenizer import Detokenizer as Detokenizer
 else:
     __getattr__, __dir__, __all__ = lazy_names(__name__, __file__)

@@ -16,10 +16,9 @@ from .engine.decode_loop import DecodeLoop
 from .engine.feed_and_sample import placement_of
 from .engine.parts import Parts, begin_run, begun_pipeline, check_fit, recorder_of, seed_of, texts_of
 from .history import History
-from .optional_protocols import Saves, is_bit_exact, reads_target_tokens, stages_of
+from .optional_protocols import AnyDecoder, Saves, is_bit_exact, reads_target_tokens, stages_of
 from .pretrained_loader import pretrained_loader
 from .prompts import as_rows, first_history
-from .protocols import Decoder
 from .results.background import in_thread
 from .results.events import AsyncEventStream, EventStream
 from .results.generation import Generation, collect
@@ -50,8 +49,8 @@ class Generator(Parts):
     with the same results as alone (see :class:`~.cache.slots.Slots`).
     """
 
-    decoder: Decoder = attrs.field(kw_only=False)
-    """Computes the logits."""
+    decoder: AnyDecoder = attrs.field(kw_only=False)
+    """Computes the logits: a decoder, or several as one, such as :class:`~.strategies.guided.Guided`."""
 
     exact_width: bool = attrs.field(default=False, validator=validators.instance_of(bool))
     """

@@ -98,10 +98,10 @@ class DeviceSafe(Protocol):
 @runtime_checkable
 class RowIndependent(Protocol):
     """
-    A processor or sampler whose result for a row does not depend on which row of the batch it is.
+    A processor, sampler or feeder whose result for a row does not depend on which row of the batch it is.
 
-    It has no parameter with one value per row and no state of a row, so rows of several requests
-    with this object may be processed together.
+    It has no parameter with one value per row and no state of a row. So rows of several requests with this
+    processor may be processed together; and requests may take any row of this feeder.
     """
 
     row_independent: bool
@@ -272,7 +272,7 @@ class HearsFailure(Protocol):
 class PreparesLength(Protocol):
     """A draft length that examines the target when a generator is built."""
 
-    def prepare(self, decoder: Decoder, exact_width: bool) -> None:
+    def prepare(self, decoder: "AnyDecoder", exact_width: bool) -> None:
         """Examine the target without changing its cache."""
 
 
@@ -455,10 +455,39 @@ class DescribesModel(Protocol):
 
 @runtime_checkable
 class OffersFeeder(Protocol):
-    """A decoder that stands for several, or feeds in a way of its own."""
+    """
+    What a generation can run on in place of one decoder: several that are combined, or one that is guided.
+
+    It needs no ``forward``, since its logits depend on more than the ids of a row.
+    """
+
+    @property
+    def shape(self) -> DecoderShape:
+        """The rows, positions, vocabulary and columns that a generation has."""
+
+    @property
+    def decoders(self) -> tuple[Decoder, ...]:
+        """The decoders that it feeds; each takes part in every forward."""
 
     def feeder(self) -> TokenFeeder:
-        """What a generation feeds in place of the decoder's slots; always the same object."""
+        """What a generation feeds in place of a decoder's slots; always the same object."""
+
+
+AnyDecoder: TypeAlias = Decoder | OffersFeeder
+"""What a generation runs on."""
+
+
+def decoders_of(decoder: AnyDecoder) -> tuple[Decoder, ...]:
+    """The decoders that *decoder* stands for: itself, or those that its feeder feeds."""
+    return decoder.decoders if isinstance(decoder, OffersFeeder) else (decoder,)
+
+
+@runtime_checkable
+class CombinesByColumn(Protocol):
+    """A combination of several decoders' logits that declares what a column of it depends on."""
+
+    by_column: bool
+    """Whether a column's result is the same bits whatever other rows and columns there are."""
 
 
 @runtime_checkable

@@ -72,12 +72,17 @@ class TokenFeeder(Protocol):
     logits_in_use: bool
     """True while the current logits are in use; feeding then raises."""
 
+    rows: int
+    """Rows of one forward, of all decoders together."""
+
     forwards: int
+    """Forwards; one of each decoder, where there are several, counts once."""
+
     columns: int
-    """Columns of all forwards, of all rows."""
+    """Columns of all forwards, of all :attr:`rows`."""
 
     row_columns: int
-    """Those of them that were forwards of one row."""
+    """Columns of forwards of one row; of several decoders, those of the one with the most."""
 
     row_seconds: float
     """Time of those forwards."""

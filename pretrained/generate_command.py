@@ -9,6 +9,7 @@ from typing import Any
 import attrs
 
 from ..decoding import Generation, Generator, Sample, Slots
+from ..decoding.optional_protocols import decoders_of
 from ..streaming import TextStreamer
 from .command_generator import generator_of
 from .generation_report import as_json, report
@@ -90,7 +91,8 @@ def _generate(
 
 def _compare(generator: Generator, prompts: Sequence[Any], fast: Generation, sampled: bool) -> int:
     """Compare with plain decoding; 1 if the tokens differ."""
-    Slots.of(generator.decoder).forget()  # otherwise the prompt would be cached
+    for decoder in decoders_of(generator.decoder):
+        Slots.of(decoder).forget()  # otherwise the prompt would be cached
     # With the seed that was drawn.
     sampler = Sample(seed=fast.seed) if sampled else generator.sampler
     plain = attrs.evolve(generator, drafter=None, sampler=sampler)(prompts)

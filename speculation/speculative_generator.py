@@ -5,7 +5,7 @@ from torch import nn
 
 from ..decoding.engine.compatibility import a_draft_length
 from ..decoding.generator import Generator
-from ..decoding.optional_protocols import compares_scores, runs_in_lockstep, tree_nodes
+from ..decoding.optional_protocols import AnyDecoder, compares_scores, runs_in_lockstep, tree_nodes
 from ..decoding.protocols import Decoder, Drafter, DraftLength
 from ..decoding.validation import as_whole
 from .draft_length.adaptive_length import AdaptiveLength
@@ -41,7 +41,7 @@ class SpeculativeGenerator(Generator):
     @num_draft_tokens.default
     def _default_length(self) -> int | DraftLength:
         # Invalid parts are refused afterwards, where they are named.
-        if not isinstance(self.decoder, Decoder) or tree_nodes(self.drafter) is not None:
+        if not isinstance(self.decoder, AnyDecoder) or tree_nodes(self.drafter) is not None:
             return _FIXED
         if compares_scores(self.verification) or runs_in_lockstep(self.decoder):
             return _FIXED

@@ -1,12 +1,14 @@
-"""The guide's decoder by hand, and its sessions."""
+"""The guide's decoder by hand, its sessions and its strategies."""
 
 import pathlib
 import re
 from typing import Any
 
 import pytest
+from transformers import AutoTokenizer
 
 from decodekit.decoding import Session
+from decodekit.neuron_backend import compile_decoder
 from decodekit.testing import check_decoder
 
 from .decoding.serving.test_session import generator
@@ -44,6 +46,32 @@ def test_a_cache_that_is_only_cropped_is_told_so(guide: dict[str, Any]) -> None:
         AssertionError, match=r"leaves the slots after its own: all 32 tokens .* cropped .* came"
     ):
         check_decoder(decoder)
+
+
+@pytest.mark.parametrize("section", ["Guidance and ensembles", "Choosing among samples"])
+def test_strategies_run(section: str) -> None:
+    """The examples of guidance, ensembles and samples, over the bundled model, not compiled."""
+    names: dict[str, Any] = {}
+    exec("from decodekit.decoding import *\nfrom decodekit.speculation import *", names)
+
+    def eager(model: Any, **options: Any) -> Any:
+        return compile_decoder(model, target="eager", **options)
+
+    model = str(ROOT / "examples" / "pair" / "target")
+    names |= {"compile_decoder": eager, "model": model, "tokenizer": AutoTokenizer.from_pretrained(model)}
+    names["target"] = eager(model, batch_size=4, max_length=256, widths=(1, 5, 16))
+    text = (
+        (ROOT / "docs" / "guide.md").read_text(encoding="utf-8").split(f"### {section}")[1].split("\n## ")[0]
+    )
+    code = re.findall(r"```python\n(.*?)```", text, re.DOTALL)[0]
+    exec(code, names)
+
+    if section == "Choosing among samples":
+        assert 4 == len(names["choice"].candidates)
+        assert names["choice"].chosen.text == names["result"].text[0]
+        assert 1 == len(names["last"].text)
+    else:
+        assert 2 == names["guided"].shape.batch_size
 
 
 def test_the_example_of_sessions(

@@ -1,5 +1,6 @@
 """The check of what is fed to a decoder."""
 
+from collections.abc import Sequence
 from operator import sub
 
 import torch
@@ -39,6 +40,18 @@ def checked_feed(
     if min(wanted) < 0 or min(map(sub, ends, wanted)) < 0:
         raise ValueError(f"'need' must be 0 to the row's length, of {ends}: got {wanted}")
     return ends, wanted
+
+
+def check_source(source: Sequence[int], rows: int) -> int:
+    """
+    Check the *source* of each of so many *rows* of a copy; return their number.
+
+    Raises:
+        ValueError: It does not name a row for each row.
+    """
+    if len(source) != rows or not all(row in range(rows) for row in source):
+        raise ValueError(f"'source' must name one of {rows} rows for each row: got {list(source)}")
+    return rows
 
 
 def _require_vector(name: str, tensor: Tensor) -> None:

@@ -17,6 +17,7 @@ from torch import Tensor
 from ..forward_checks import require_decoder
 from ..history import History
 from ..optional_protocols import (
+    AnyDecoder,
     CopiesRows,
     HasSpans,
     OffersFeeder,
@@ -31,7 +32,7 @@ from ..trees import first_branch, parents_of
 from ..validation import is_whole
 from .cached_tokens import CachedTokens
 from .columns import columns_of
-from .feed_checks import checked_feed
+from .feed_checks import check_source, checked_feed
 from .lost_lock import LostLock
 from .row_feeder import RowFeeder
 
@@ -91,6 +92,9 @@ class Slots:
         self.logits_in_use = False
         """True while the current logits are in use; feeding then raises."""
 
+        self.rows = shape.batch_size
+        """Rows of a forward."""
+
         self.forwards = 0
         """Number of forwards."""
 
@@ -149,9 +153,7 @@ class Slots:
             RuntimeError: The logits are :attr:`logits_in_use`.
         """
         self._require_returned()
-        rows = range(self.shape.batch_size)
-        if len(source) != len(rows) or not all(row in rows for row in source):
-            raise ValueError(f"'source' must name one of {len(rows)} rows for each row: got {list(source)}")
+        check_source(source, self.shape.batch_size)
         if not self._rows.copies:
             return False
         upto = max((self._cached.valid[one] for row, one in enumerate(source) if one != row), default=0)
@@ -561,7 +563,7 @@ class Slots:
             )
 
 
-def feeder_of(decoder: Decoder) -> TokenFeeder:
+def feeder_of(decoder: AnyDecoder) -> TokenFeeder:
     """What feeds *decoder*: a feeder of its own if it offers one, else its slots."""
     return decoder.feeder() if isinstance(decoder, OffersFeeder) else Slots.of(decoder)
 

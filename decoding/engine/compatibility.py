@@ -6,13 +6,16 @@ import attrs
 import torch
 from attrs import validators
 
+from ..cache.slots import feeder_of
 from ..forward_checks import refuse_foreign, require_decoder
 from ..optional_protocols import (
     AdvisesWidth,
+    AnyDecoder,
     ChecksTarget,
     DraftsWhile,
     EndsDrafts,
     MeasuresGap,
+    OffersFeeder,
     PreparesLength,
     RanksTokens,
     ReadsText,
@@ -20,9 +23,8 @@ from ..optional_protocols import (
     is_stateful,
     takes_trees,
     tree_nodes,
-    tree_widths,
 )
-from ..protocols import Decoder, Drafter, DraftLength, StopCondition, Verification
+from ..protocols import DecoderShape, Drafter, DraftLength, StopCondition, Verification
 from ..stopping.composition import how_to_wrap, parts
 from ..validation import a_whole_number, is_whole
 
@@ -68,10 +70,11 @@ def check_decoder(decoder: object) -> None:
     Check the type of a decoder.
 
     Raises:
-        TypeError: It is a class, or no decoder.
+        TypeError: It is a class, or neither a decoder nor something that offers a feeder.
     """
     require_instance("decoder", decoder)
-    require_decoder(decoder)
+    if not (isinstance(decoder, OffersFeeder) and isinstance(decoder.shape, DecoderShape)):
+        require_decoder(decoder)
 
 
 def require_instance(name: str, part: object) -> None:
@@ -128,7 +131,7 @@ def check_drafter(
     drafter: Any,
     length: int | DraftLength,
     verification: Any,
-    decoder: Decoder,
+    decoder: AnyDecoder,
     sampler: Any,
     exact_width: bool,
 ) -> None:
@@ -155,7 +158,7 @@ def check_drafter(
         if most + 1 > shape.scored_width:
             raise ValueError(
                 f"'num_draft_tokens' must be at most {shape.scored_width - 1}, one less than the columns "
-                f"that the decoder scores: got {most}. {_how_to_score(decoder, most + 1)}"
+                f"that the decoder scores: got {most}. {how_to_score(decoder, most + 1)}"
             )
     # A tree drafter may inherit from one that samples token by token.
     by_token = isinstance(drafter, DraftsWhile) and tree_nodes(drafter) is None
@@ -171,9 +174,9 @@ def check_drafter(
 
 
 def _check_trees(
-    nodes: int, verification: object, decoder: Decoder, sampler: object, exact_width: bool
+    nodes: int, verification: object, decoder: AnyDecoder, sampler: object, exact_width: bool
 ) -> None:
-    widths = tree_widths(decoder)
+    widths = feeder_of(decoder).tree_widths
     if max(widths, default=0) < nodes + 1:
         raise ValueError(
             f"'decoder' must score trees of {nodes} draft tokens and the token before them: it has the tree "
@@ -188,7 +191,7 @@ def _check_trees(
         raise ValueError("'exact_width' must be False with trees, which have programs of their own: got True")
 
 
-def _how_to_score(decoder: Decoder, columns: int) -> str:
+def how_to_score(decoder: AnyDecoder, columns: int) -> str:
     """Advice on how to compile the decoder; adapters name their toolkit's own setting."""
     if isinstance(decoder, AdvisesWidth):
         return decoder.advise_width(columns)

@@ -6,7 +6,8 @@ from torch import Tensor
 
 from ..cache.slots import Slots
 from ..history import History
-from ..protocols import Decoder, SamplesOnDevice, SamplesTokens
+from ..optional_protocols import AnyDecoder
+from ..protocols import SamplesOnDevice, SamplesTokens
 from ..sampling.pipeline import SamplingPipeline
 from ..scores import Scores
 from ..token_feeder import TokenFeeder
@@ -24,7 +25,7 @@ def feeder_samples(feeder: TokenFeeder, pipeline: SamplesTokens, rows: int) -> b
     return bool(decoder.sampling_widths) and decoder.can_sample(pipeline.processors, pipeline.sampler, rows)
 
 
-def placement_of(decoder: Decoder, pipeline: SamplingPipeline) -> "Placement":
+def placement_of(decoder: AnyDecoder, pipeline: SamplingPipeline) -> "Placement":
     """The placement of the parts of *pipeline* on *decoder*."""
     from ..sampling_placement import Place, Placement
 
@@ -35,13 +36,13 @@ def placement_of(decoder: Decoder, pipeline: SamplingPipeline) -> "Placement":
 
 
 def feed_and_sample(
-    slots: Slots, pipeline: SamplesTokens, history: History, need: Tensor
+    feeder: TokenFeeder, pipeline: SamplesTokens, history: History, need: Tensor
 ) -> tuple[Tensor, Scores]:
     """
     Sample the next token of each row, on the device if possible.
 
     Args:
-        slots: The decoder's slots; hold their lock until the scores have been read.
+        feeder: Feeds the decoder; hold its lock until the scores have been read.
 
         pipeline: The chain and the sampler.
 
@@ -52,7 +53,7 @@ def feed_and_sample(
     Returns:
         As of *pipeline*: ids ``[rows, 1]`` and scores.
     """
-    fed = slots.feed(history, history.length[:, 0], need, sample=feeder_samples(slots, pipeline, len(need)))
+    fed = feeder.feed(history, history.length[:, 0], need, sample=feeder_samples(feeder, pipeline, len(need)))
     if fed.chosen is None:
         return pipeline(fed.logits, history)
     return fed.chosen, cast(SamplingPipeline, pipeline).scores(fed.raw, history)

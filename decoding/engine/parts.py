@@ -6,8 +6,8 @@ import attrs
 from attrs import validators
 
 from ..history import History
-from ..optional_protocols import MeasuresGap, Seeded, StatefulSampler
-from ..protocols import Decoder, Drafter, DraftLength, Processor, Sampler, StopCondition, Verification
+from ..optional_protocols import AnyDecoder, MeasuresGap, Seeded, StatefulSampler
+from ..protocols import Drafter, DraftLength, Processor, Sampler, StopCondition, Verification
 from ..results.logprobs import Logprobs
 from ..results.timers import Timers
 from ..sampling import noise
@@ -124,7 +124,7 @@ class Parts:
             warn_of_no_effect(self.pipeline)
 
 
-def check_fit(parts: Parts, decoder: Decoder, exact_width: bool) -> None:
+def check_fit(parts: Parts, decoder: AnyDecoder, exact_width: bool) -> None:
     """
     Check that *parts* fit *decoder*, and let their drafter and draft length examine it.
 

@@ -15,9 +15,8 @@ from attrs import validators
 from ..cache.slots import feeder_of
 from ..engine.compatibility import check_decoder
 from ..engine.parts import Parts, check_fit, seed_of
-from ..optional_protocols import is_bit_exact, runs_in_lockstep
+from ..optional_protocols import AnyDecoder, is_bit_exact, runs_in_lockstep
 from ..prompts import as_rows
-from ..protocols import Decoder
 from ..results.events import Event
 from ..results.logprobs import Logprobs
 from ..results.statistics import Statistics
@@ -65,7 +64,7 @@ class Batcher:
     [2, 2, 2]
     """
 
-    decoder: Decoder = attrs.field(kw_only=False)
+    decoder: AnyDecoder = attrs.field(kw_only=False)
     """Computes the logits; its batch size is the number of requests that run at a time."""
 
     prefill_width: int | None = attrs.field(

@@ -8,6 +8,7 @@ import attrs
 
 from ..engine.active_request import ActiveRequest
 from ..engine.decode_loop import DecodeLoop
+from ..optional_protocols import RowIndependent
 from ..results.events import Event, StepOutput
 from ..results.timers import Timers
 from ..token_feeder import TokenFeeder
@@ -43,6 +44,14 @@ class RequestTable:
     _pins: RowPins = attrs.field(factory=RowPins, init=False)
     _failures: list[tuple[BatchedRequest, Exception]] = attrs.field(factory=list, init=False)
     _loop: DecodeLoop = attrs.field(init=False)
+
+    def __attrs_post_init__(self) -> None:
+        """Refuse a feeder with something of its own for each row."""
+        if isinstance(self.feeder, RowIndependent) and not self.feeder.row_independent:
+            raise ValueError(
+                "requests take any free row, so a decoder must have nothing of its own for each row, such as "
+                "a negative prompt: give one for all, or run as many prompts at a time as there are rows"
+            )
 
     @_loop.default
     def _empty_loop(self) -> DecodeLoop:
@@ -164,7 +173,7 @@ class RequestTable:
         forwards, columns, row_columns = (now - then for now, then in zip(after, before, strict=True))
         if self.feeder.row_widths:
             return row_columns
-        return columns // self.feeder.shape.batch_size if forwards == 1 else 0
+        return columns // self.feeder.rows if forwards == 1 else 0
 
     def _lacking(self, request: BatchedRequest) -> int:
         prompt = request.prompt

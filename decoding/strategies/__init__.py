@@ -1,1 +1,1 @@
-"""Ways to generate that stand on the decoding loop, or beside it."""
+"""Ways to generate above the decoding loop: beams, guidance, ensembles, and choices among samples."""

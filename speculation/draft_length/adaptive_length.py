@@ -8,8 +8,8 @@ import attrs
 from attrs import validators
 
 from ...decoding.fork_safe_lock import fork_safe_lock
-from ...decoding.optional_protocols import runs_in_lockstep
-from ...decoding.protocols import Decoder, SpeculationStep
+from ...decoding.optional_protocols import AnyDecoder, runs_in_lockstep
+from ...decoding.protocols import SpeculationStep
 from ...decoding.validation import a_whole_number, as_real, one_real
 from .acceptance_rates import AcceptanceRates
 from .evidence_length import EvidenceLength
@@ -107,7 +107,7 @@ class AdaptiveLength:
         # A lock cannot be copied, and the statistics belong to one machine and one pair of models.
         return type(self), (self.most, self.expected, self.memory, self.allowance, self.share)
 
-    def prepare(self, decoder: Decoder, exact_width: bool = False) -> None:
+    def prepare(self, decoder: AnyDecoder, exact_width: bool = False) -> None:
         """
         Time the target's forwards; called when a generator is built.
 

@@ -8,6 +8,7 @@ import attrs
 import torch
 
 from ...decoding.cache.slots import Slots
+from ...decoding.optional_protocols import AnyDecoder, OffersFeeder
 from ...decoding.protocols import Decoder, SpeculationStep
 
 _DRAFT_TOKEN_PRICE = 0.1
@@ -53,12 +54,20 @@ class Price:
 _timed: dict[int, dict[int, float]] = {}
 
 
-def time_widths(decoder: Decoder) -> dict[int, float]:
+def time_widths(decoder: AnyDecoder) -> dict[int, float]:
     """
     Seconds of a forward for each width that scores every column, measured once per decoder.
 
-    The forwards are padding only, which writes nothing; there are six of each width.
+    The forwards are padding only, which writes nothing; there are six of each width. A forward of several
+    decoders that are combined runs each of them, at its smallest width that fits.
     """
+    if isinstance(decoder, OffersFeeder):
+        shape, each = decoder.shape, [time_widths(one) for one in decoder.decoders]
+        return {
+            width: sum(seconds[min(wide for wide in seconds if wide >= width)] for seconds in each)
+            for width in shape.widths
+            if width <= shape.scored_width
+        }
     seconds = _timed.get(id(decoder))
     if seconds is None:
         slots, shape = Slots.of(decoder), decoder.shape
@@ -141,7 +150,7 @@ class StepSeconds:
 
     _catch_up: float | None = attrs.field(default=None, init=False)
 
-    def prepare(self, decoder: Decoder, exact_width: bool) -> None:
+    def prepare(self, decoder: AnyDecoder, exact_width: bool) -> None:
         """Time the widths of *decoder*; with *exact_width* every forward has the widest."""
         seconds = time_widths(decoder)
         widths = tuple(seconds)[-1:] if exact_width else tuple(seconds)

@@ -4,12 +4,12 @@ import attrs
 import numpy as np
 import torch
 
-from ...decoding.cache.slots import Slots
+from ...decoding.cache.slots import feeder_of
 from ...decoding.engine.feed_and_sample import feed_and_sample
 from ...decoding.history import History
-from ...decoding.optional_protocols import GoesOn
-from ...decoding.protocols import Decoder, DecoderShape, Draft, SamplesTokens
-from .draft_decoder import a_decoder, check_rows
+from ...decoding.optional_protocols import AnyDecoder, GoesOn
+from ...decoding.protocols import DecoderShape, Draft, SamplesTokens
+from .draft_decoder import a_decoder_or_several, check_rows
 
 
 @attrs.frozen(eq=False)
@@ -22,8 +22,11 @@ class DraftModel:
     without a draft) are fed first; see :class:`~decodekit.decoding.cache.slots.Slots`.
     """
 
-    decoder: Decoder = attrs.field(validator=a_decoder)
-    """The draft model, with at least as many rows as prompts. Rows beyond its positions get no draft."""
+    decoder: AnyDecoder = attrs.field(validator=a_decoder_or_several)
+    """
+    The draft model, with at least as many rows as prompts. Rows beyond its positions get no draft. For a
+    target under guidance, the same guidance of the draft model (:class:`~decodekit.decoding.Guided`) is best.
+    """
 
     def check_target(self, target: DecoderShape) -> None:
         """Raise ``ValueError`` unless the decoder can draft for *target*."""
@@ -36,15 +39,16 @@ class DraftModel:
 
     def catch_up(self, history: History, rows: torch.Tensor, most: int) -> torch.Tensor:
         """See :class:`~decodekit.decoding.optional_protocols.CatchesUp`."""
-        slots = Slots.of(self.decoder)
+        feeder = feeder_of(self.decoder)
         # What the cache cannot hold is not drafted for.
-        length = history.length[:, 0].clamp(max=self.decoder.shape.max_length)
-        with slots.lock:
-            behind = slots.missing(history, length)
-            late = rows & (behind > most)
+        positions = self.decoder.shape.max_length
+        length = history.length[:, 0].clamp(max=positions)
+        with feeder.lock:
+            behind = feeder.missing(history, length)
+            late = rows & (behind > most) & (history.length[:, 0] <= positions)
             if late.any():
-                slots.feed(history, length, late.long(), most=most)
-                behind = slots.missing(history, length)
+                feeder.feed(history, length, late.long(), most=most)
+                behind = feeder.missing(history, length)
         return behind
 
     def propose(self, history: History, budget: torch.Tensor, sample: SamplesTokens) -> Draft:
@@ -60,7 +64,7 @@ class DraftModel:
     def _propose(
         self, history: History, budget: torch.Tensor, sample: SamplesTokens, goes_on: GoesOn | None
     ) -> Draft:
-        slots, ids = Slots.of(self.decoder), history.ids.clone()
+        feeder, ids = feeder_of(self.decoder), history.ids.clone()
         # For a few numbers per row numpy takes a fraction of torch's time.
         tokens, reached = ids[:, 0].numpy(), history.length[:, 0].numpy()
         # A draft token's predecessor is fed at its position, so the cache bounds the draft too.
@@ -68,10 +72,10 @@ class DraftModel:
         drafted, scores_drawn_from = [], []
         while (active := left > 0).any():
             length = torch.from_numpy(reached)
-            with slots.lock:
+            with feeder.lock:
                 before = History(ids, length[:, None], history.prompt, history.random_stream)
                 need = torch.from_numpy(active.astype(np.int64))
-                sampled, scores = feed_and_sample(slots, sample, before, need)
+                sampled, scores = feed_and_sample(feeder, sample, before, need)
                 if sample.draft_scores:
                     # The logits may be a view of memory that the next forward overwrites.
                     scores_drawn_from.append(scores.logits[:, 0].clone())

@@ -4,10 +4,10 @@ import attrs
 import torch
 from torch import Tensor
 
-from ...decoding.cache.slots import Slots
+from ...decoding.cache.slots import feeder_of
 from ...decoding.history import History
-from ...decoding.optional_protocols import tree_widths
 from ...decoding.protocols import DecoderShape, Draft, SamplesTokens
+from ...decoding.token_feeder import TokenFeeder
 from ...decoding.trees import tree_window
 from .draft_model import DraftModel
 from .tree import ROOT, Tree
@@ -42,7 +42,7 @@ class DraftTree(DraftModel):
         """Raise ``ValueError`` unless the decoder can draft this tree for *target*."""
         super().check_target(target)
         fed = sum(map(len, self.tree.inner))
-        widths = tree_widths(self.decoder)
+        widths = feeder_of(self.decoder).tree_widths
         if not self._is_comb() and max(widths, default=0) < fed:
             raise ValueError(
                 f"the draft must score trees {fed} wide to draft this one: it has the tree widths {widths}. "
@@ -69,9 +69,9 @@ class DraftTree(DraftModel):
             window = tree_window(history, so_far)
             columns = [fed.index(node) + 1 if node != ROOT else 0 for node in level]
             most = max(len(self.tree.children(node)) for node in level)
-            slots = Slots.of(self.decoder)
-            with slots.lock:
-                logits = self._score(slots, history, so_far, active)[:, columns]
+            feeder = feeder_of(self.decoder)
+            with feeder.lock:
+                logits = self._score(feeder, history, so_far, active)[:, columns]
                 here = attrs.evolve(window, ids=window.ids[:, columns], length=window.length[:, columns])
                 top_choices = sample.top_choices(logits, here, most)
             for place, parent in enumerate(level):
@@ -80,15 +80,15 @@ class DraftTree(DraftModel):
                     drafted[:, node] = torch.where(active, top_choices[:, place, rank], -1)
         return Draft(drafted, parents=parents.repeat(batch, 1))
 
-    def _score(self, slots: Slots, history: History, so_far: Draft, active: Tensor) -> Tensor:
+    def _score(self, feeder: TokenFeeder, history: History, so_far: Draft, active: Tensor) -> Tensor:
         """Logits ``[batch, n + 1, vocab]`` after the last token and each node of *so_far*."""
         length, count = history.length[:, 0], so_far.ids.shape[1]
         if not self._is_comb():
-            return slots.feed_tree(history, length, so_far, active)
+            return feeder.feed_tree(history, length, so_far, active)
         ids = history.ids.clone()
         for i in range(count):
             ids[active, 0, (length + i)[active]] = so_far.ids[active, i]
-        fed = slots.feed(attrs.evolve(history, ids=ids), length + count * active, active.long())
+        fed = feeder.feed(attrs.evolve(history, ids=ids), length + count * active, active.long())
         return fed.logits.expand(-1, count + 1, -1)
 
 

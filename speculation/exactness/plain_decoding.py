@@ -9,6 +9,7 @@ from torch import Tensor
 from ...decoding.cache.slots import Slots
 from ...decoding.generator import Generator
 from ...decoding.history import History
+from ...decoding.optional_protocols import AnyDecoder
 from ...decoding.protocols import Decoder
 from ...decoding.results.events import MAX_LENGTH
 from ...decoding.sampling import noise
@@ -21,7 +22,10 @@ from .inverse_transform import softmax
 class Logits:
     """Cached logits of a decoder, fed token by token."""
 
-    def __init__(self, decoder: Decoder) -> None:
+    def __init__(self, decoder: AnyDecoder) -> None:
+        if not isinstance(decoder, Decoder):
+            rule = "the chain rule must feed one decoder, with forward(ids, cache_pos)"
+            raise TypeError(f"{rule}: got {decoder!r}")
         self._decoder = decoder
         self._known: dict[tuple[int, ...], Tensor] = {}
 

@@ -276,7 +276,7 @@ class Doubled:
     def __init__(self, one: ScriptedDecoder, other: ScriptedDecoder) -> None:
         self.both = Slots(one), Slots(other)
         self.shape, self.tree_widths, self.lock = one.shape, (), self.both[0].lock
-        self.logits_in_use = False
+        self.logits_in_use, self.rows = False, one.batch_size + other.batch_size
         self.row_widths: tuple[int, ...] = ()
         self.row_columns, self.row_seconds = 0, 0.0
 
@@ -301,6 +301,8 @@ class Ensemble(ScriptedDecoder):
 
     other: ScriptedDecoder | None = None
     both: Doubled | None = None
+
+    decoders = property(lambda self: (self, self.other))
 
     def feeder(self) -> Doubled:
         """The same object at every call."""
