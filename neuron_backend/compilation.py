@@ -140,14 +140,14 @@ def compile_decoder(
             f"'weights' must be 'int8', 'int4' or None for target {compiler.name!r}: got 'float8', "
             "whose range Neuron's own 8-bit floats do not have"
         )
-    compiler.require()
-    ranks, cores = ranks_or_cores(compiler, tp_degree)
     row_widths = None if row_widths is None else as_tuple("row_widths", row_widths)
-    if row_widths and (not compiles_rows(compiler) or ranks is not None):
+    if row_widths and (not compiles_rows(compiler) or tp_degree > 1):
         raise ValueError(
             "'row_widths' must be empty for targets other than 'cpu' and 'eager', and with tp_degree > 1: "
             f"got {row_widths} for {compiler.name!r}"
         )
+    compiler.require()
+    ranks, cores = ranks_or_cores(compiler, tp_degree)
     if tp_degree > 1 and weights is not None:
         raise ValueError(f"'weights' must be None with tp_degree > 1: got {weights!r}")
     with report_lost_ranks(ranks):
