@@ -51,7 +51,7 @@ class RequestOptions:
         streams: Sequence[int],
         seed: int,
         feeder: TokenFeeder,
-        bit_exact: bool,
+        bit_exact: bool | None,
     ) -> list[BatchedRequest]:
         """
         A request of one row for each of *prompts*.

@@ -1,12 +1,11 @@
 """Whether requests can share a decoder."""
 
 from ..engine.parts import Parts
-from ..optional_protocols import RowIndependent, runs_in_lockstep, stages_of, tree_nodes
-from ..protocols import Decoder
+from ..optional_protocols import AnyDecoder, RowIndependent, runs_in_lockstep, stages_of, tree_nodes
 from ..stopping.composition import check_rows
 
 
-def reason_not_to_share(parts: Parts, decoder: Decoder) -> str | None:
+def reason_not_to_share(parts: Parts, decoder: AnyDecoder) -> str | None:
     """
     Why requests with *parts* cannot share *decoder* in a batcher; None if they can.
 
