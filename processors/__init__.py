@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from .constraints.encoder_no_repeat_ngram import EncoderNoRepeatNgram as EncoderNoRepeatNgram
     from .constraints.forced_first_token import ForcedFirstToken as ForcedFirstToken
     from .constraints.forced_last_token import ForcedLastToken as ForcedLastToken
+    from .constraints.forced_prefix import ForcedPrefix as ForcedPrefix
     from .constraints.min_length import MinLength as MinLength
     from .constraints.min_new_tokens import MinNewTokens as MinNewTokens
     from .constraints.no_repeat_ngram import NoRepeatNgram as NoRepeatNgram

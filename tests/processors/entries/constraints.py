@@ -12,6 +12,7 @@ from decodekit.processors import (
     BadWords,
     ForcedFirstToken,
     ForcedLastToken,
+    ForcedPrefix,
     Grammar,
     LogitBias,
     MinLength,
@@ -24,6 +25,7 @@ from decodekit.processors import (
     ThinkingBudget,
 )
 
+from ..constraints.pieces import Pieces
 from ..grammar.languages import END, PIECES, Brackets
 from .entry import NONE, Entry, off_or
 
@@ -71,6 +73,29 @@ def prefix_constrained(function: Callable[[int, Tensor], list[int]], prompt: int
         if not function(0, ids[0]):
             return torch.full_like(logits, -torch.inf)
         return at_its_own_logit(hf.PrefixConstrainedLogitsProcessor(function, 1))(ids, logits)
+
+    return mask
+
+
+SHORT = Pieces(["a", "b", "ab", "aba"])
+
+
+def spelling(prefix: str, prompt: int) -> Reference:
+    """By trying all texts that the tokens can spell."""
+
+    def fits(text: str) -> bool:
+        """Whether *text* is one of the prefix, and can go on to it, or goes beyond it."""
+        if len(text) >= len(prefix):
+            return text.startswith(prefix)
+        return prefix.startswith(text) and any(fits(text + piece) for piece in SHORT.pieces)
+
+    def mask(ids: Tensor, logits: Tensor) -> Tensor:
+        new = SHORT.decode([index for index in ids[0, prompt:].tolist() if 0 <= index < 4])
+        if len(new) >= len(prefix) and new.startswith(prefix):
+            return logits
+        allowed = {index for index, piece in enumerate(SHORT.pieces) if fits(new + piece)}
+        forbidden = torch.tensor([token not in allowed for token in range(logits.shape[-1])])
+        return logits.masked_fill(forbidden, -torch.inf)
 
     return mask
 
@@ -191,6 +216,16 @@ ENTRIES = {
         forces=True,
         rows=False,
         hard=True,
+    ),
+    "ForcedPrefix": Entry(
+        lambda prefix: ForcedPrefix(prefix, SHORT),
+        st.text(st.sampled_from("ab"), max_size=6),
+        "",
+        "abba",
+        spelling,
+        rows=False,
+        hard=True,
+        host_only=True,
     ),
     "MinLength": Entry(
         lambda value: MinLength(value, [3, 1]),
