@@ -56,6 +56,12 @@ if TYPE_CHECKING:
     from .stopping.stop_strings import StopStrings as StopStrings
     from .stopping.stop_tokens import StopTokens as StopTokens
     from .stopping.stop_when import StopWhen as StopWhen
+    from .strategies.last_token_healing import heal_last_tokens as heal_last_tokens
+    from .strategies.token_healing import (
+        HealedPrompt as HealedPrompt,
+        TokenHealing as TokenHealing,
+        heal_prompt as heal_prompt,
+    )
     from .text.detokenizer import Detokenizer as Detokenizer
 else:
     __getattr__, __dir__, __all__ = lazy_names(__name__, __file__)

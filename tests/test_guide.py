@@ -1,11 +1,14 @@
-"""The guide's decoder by hand."""
+"""The guide's examples: a decoder by hand, and beginnings of a text."""
 
 import pathlib
 import re
 from typing import Any
 
 import pytest
+from transformers import AutoTokenizer
 
+from decodekit.decoding import Generator, MaxNewTokens
+from decodekit.neuron_backend import compile_decoder
 from decodekit.testing import check_decoder
 
 ROOT = pathlib.Path(__file__).parents[1]
@@ -41,3 +44,30 @@ def test_a_cache_that_is_only_cropped_is_told_so(guide: dict[str, Any]) -> None:
         AssertionError, match=r"leaves the slots after its own: all 32 tokens .* cropped .* came"
     ):
         check_decoder(decoder)
+
+
+@pytest.fixture(scope="module")
+def beginnings() -> dict[str, Any]:
+    """The names of the section's examples, over the bundled target."""
+    section = (ROOT / "docs" / "guide.md").read_text(encoding="utf-8").split("## Beginnings of a text")[1]
+    names = example_names()
+    for code in re.findall(r"```python\n(.*?)```", section.split("\n## ")[0], re.DOTALL):
+        exec(code, names)
+    return names
+
+
+def example_names() -> dict[str, Any]:
+    """The names that the guide's first example defines, over a decoder that compiles nothing."""
+    model = ROOT / "examples" / "pair" / "target"
+    return {
+        "Generator": Generator,
+        "MaxNewTokens": MaxNewTokens,
+        "target": compile_decoder(model, target="eager", max_length=128, widths=(1, 16), threads=1),
+        "tokenizer": AutoTokenizer.from_pretrained(model),
+    }
+
+
+def test_beginnings_are_as_the_comments_say(beginnings: dict[str, Any]) -> None:
+    """The forced text, and the continuation of the prompt as it was written."""
+    assert beginnings["forced"]("    def set").text[0].startswith("(self, value")
+    assert beginnings["healing"]("    def __in").text[0].startswith("it__(self")

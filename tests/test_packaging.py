@@ -15,7 +15,7 @@ ROOMS = {
     "benchmarks": "comparison forward generation host measuring models peers prompts speculation",
     "decoding": (
         "cache engine interop results sampling sampling/compiled sampling/compiled/csrc serving stopping "
-        "testing text"
+        "strategies testing text"
     ),
     "neuron_backend": (
         "adapters artifacts kv_cache lint lowering models on_device_sampling parity quantization "

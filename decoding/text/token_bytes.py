@@ -52,7 +52,9 @@ def token_bytes(tokenizer: Any) -> Mapping[int, bytes]:
     Bytes that each token of *tokenizer* adds inside a text; a token that adds none is left out.
 
     By the spelling of the vocabulary where it is known (:func:`spelled_bytes`), else by what decoding adds
-    after another token. Cached per tokenizer.
+    after another token. A byte token such as ``<0x41>`` is left out too where another token is that
+    character: decoding turns a whole run of byte tokens into U+FFFD if it is not UTF-8. Cached per
+    tokenizer.
     """
     return _CACHE.of(tokenizer)
 
@@ -60,7 +62,15 @@ def token_bytes(tokenizer: Any) -> Mapping[int, bytes]:
 def _make(tokenizer: Any) -> Mapping[int, bytes]:
     spelled = spelled_bytes(tokenizer)
     found = _decoded_bytes(tokenizer) if spelled is None else spelled
-    return MappingProxyType({index: data for index, data in found.items() if data})
+    names = {index: name for name, index in tokenizer.get_vocab().items()}
+    characters = {data for index, data in found.items() if not _BYTE_TOKEN.fullmatch(names[index])}
+    return MappingProxyType(
+        {
+            index: data
+            for index, data in found.items()
+            if data and not (data in characters and _BYTE_TOKEN.fullmatch(names[index]))
+        }
+    )
 
 
 _CACHE: PerTokenizer[Mapping[int, bytes]] = PerTokenizer(_make)

@@ -1,0 +1,1 @@
+"""Strategies above the generator."""
