@@ -106,38 +106,52 @@ class TokenHealing:
             raise ValueError(f"'most' must be None or a whole number >= 1: got {value!r}")
 
     def __call__(
-        self, prompts: Any, random_streams: Sequence[int] | None = None, logprobs: Logprobs | None = None
+        self,
+        prompts: Any,
+        random_streams: Sequence[int] | None = None,
+        logprobs: Logprobs | None = None,
+        num_samples: int = 1,
     ) -> Generation:
         """
         Generate until all rows have ended; arguments and errors as in a call of the generator.
 
-        Prompts with different removed texts must be no more than the decoder has rows.
+        Prompts with different removed texts must give no more rows than the decoder has.
         """
-        healed, shown, generator = self._begin(prompts)
-        result = generator([prompt.ids for prompt in healed], random_streams, logprobs=logprobs)
+        healed, shown, generator = self._begin(prompts, num_samples)
+        ids = [prompt.ids for prompt in healed]
+        result = generator(ids, random_streams, logprobs=logprobs, num_samples=num_samples)
         texts = cast("list[str]", result.text)
         cut = [text[n:] for text, n in zip(texts, shown, strict=True)]
         return attrs.evolve(result, text=cut)
 
     def stream(
-        self, prompts: Any, random_streams: Sequence[int] | None = None, logprobs: Logprobs | None = None
+        self,
+        prompts: Any,
+        random_streams: Sequence[int] | None = None,
+        logprobs: Logprobs | None = None,
+        num_samples: int = 1,
     ) -> EventStream:
         """Generate event by event; arguments as in a call, else as the generator's ``stream``."""
-        healed, shown, generator = self._begin(prompts)
-        events = generator.stream([prompt.ids for prompt in healed], random_streams, logprobs)
+        healed, shown, generator = self._begin(prompts, num_samples)
+        events = generator.stream([prompt.ids for prompt in healed], random_streams, logprobs, num_samples)
         return _without(events, shown)
 
-    def _begin(self, prompts: Any) -> tuple[list[HealedPrompt], list[int], Generator]:
-        """The prompts, the number of characters of each that are not to be shown, and their generator."""
+    def _begin(self, prompts: Any, num_samples: int) -> tuple[list[HealedPrompt], list[int], Generator]:
+        """The prompts, the number of characters of each row that are not shown, and their generator."""
         given = self.generator
+        if not is_whole(num_samples) or num_samples < 1:
+            raise ValueError(f"'num_samples' must be a whole number >= 1: got {num_samples!r}")
         rows = as_rows(prompts, given.decoder.shape, given.tokenizer, any_number=True)
         healed = [heal_prompt(row, given.tokenizer, self.most) for row in rows]
+        removed = [prompt.removed for prompt in healed for _ in range(num_samples)]
         # Prompt and new tokens are decoded together, and the prompt is cut off afterwards.
-        shown = [0 if given.echo_prompt else self._characters(row) for row in rows]
-        return healed, shown, attrs.evolve(given, processors=self._chain(healed), echo_prompt=True)
+        shown = [
+            0 if given.echo_prompt else self._characters(row) for row in rows for _ in range(num_samples)
+        ]
+        return healed, shown, attrs.evolve(given, processors=self._chain(removed), echo_prompt=True)
 
-    def _chain(self, healed: list[HealedPrompt]) -> Processor | None:
-        removed, chain = [prompt.removed for prompt in healed], self.generator.processors
+    def _chain(self, removed: list[bytes]) -> Processor | None:
+        chain = self.generator.processors
         if not any(removed):
             return chain
         # Equal prefixes need no parameter per row, with which prompts could not take turns.

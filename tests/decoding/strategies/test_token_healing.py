@@ -160,6 +160,18 @@ class TestTokenHealing:
 
         assert 2 == len(result.ids)
 
+    def test_several_samples_are_the_prompt_given_so_many_times(self) -> None:
+        """Each prompt's rows lie together, with its own removed text."""
+        known = tokenizer("bytes")
+        decoder = scripted(known, batch_size=4)
+        generator = Generator(decoder, sampler=Sample(seed=4), stop=MaxNewTokens(5), tokenizer=known)
+        healing = TokenHealing(generator, ForcedPrefix)
+
+        one, other = "The quick bro", "lazy d"
+        assert healing([one, one, other, other]).text == healing([one, other], num_samples=2).text
+        with pytest.raises(ValueError, match="'num_samples' must be a whole number >= 1: got 0"):
+            healing(one, num_samples=0)
+
     def test_other_parts_are_the_generators(self) -> None:
         """Stop strings among them, which end the shown text."""
         known = tokenizer("bytes")
