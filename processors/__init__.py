@@ -15,6 +15,8 @@ from ..decoding.sampling.short_cuts import register_module
 if TYPE_CHECKING:
     from . import presets as presets
     from .chain import Chain as Chain, Composable as Composable
+    from .constraints.allowed_sequences import AllowedSequences as AllowedSequences
+    from .constraints.allowed_texts import AllowedTexts as AllowedTexts
     from .constraints.allowed_tokens import AllowedTokens as AllowedTokens
     from .constraints.bad_words import BadWords as BadWords
     from .constraints.encoder_no_repeat_ngram import EncoderNoRepeatNgram as EncoderNoRepeatNgram

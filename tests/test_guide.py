@@ -70,4 +70,5 @@ def example_names() -> dict[str, Any]:
 def test_beginnings_are_as_the_comments_say(beginnings: dict[str, Any]) -> None:
     """The forced text, and the continuation of the prompt as it was written."""
     assert beginnings["forced"]("    def set").text[0].startswith("(self, value")
+    assert beginnings["chosen"]("import").text[0] in {" os", " sys", " os.path"}
     assert beginnings["healing"]("    def __in").text[0].startswith("it__(self")

@@ -1,7 +1,7 @@
 """The tokens of a tokenizer by their bytes."""
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import attrs
@@ -62,15 +62,15 @@ class PieceIndex:
         return b"".join(self.bytes_of.get(index, b"") for index in ids)
 
     def _extensions(self, data: bytes) -> tuple[int, int]:
-        after = _after(data)
-        end = len(self._sorted) if after is None else bisect_left(self._sorted, after)
-        return bisect_right(self._sorted, data), end
+        return bisect_right(self._sorted, data), prefix_range(self._sorted, data)[1]
 
 
-def _after(data: bytes) -> bytes | None:
-    """The smallest bytes above all that begin with *data*; None if there are none."""
+def prefix_range(ordered: Sequence[bytes], data: bytes) -> tuple[int, int]:
+    """The range of the *ordered* strings that begin with *data*: its start, and its end."""
     kept = data.rstrip(b"\xff")
-    return kept[:-1] + bytes((kept[-1] + 1,)) if kept else None
+    # The smallest string above all that begin with the data, if there is one.
+    end = bisect_left(ordered, kept[:-1] + bytes((kept[-1] + 1,))) if kept else len(ordered)
+    return bisect_left(ordered, data), end
 
 
 _CACHE = PerTokenizer(lambda tokenizer: PieceIndex.from_bytes(token_bytes(tokenizer)))

@@ -8,6 +8,8 @@ from torch import Tensor
 from transformers.generation import logits_process as hf
 
 from decodekit.processors import (
+    AllowedSequences,
+    AllowedTexts,
     AllowedTokens,
     BadWords,
     ForcedFirstToken,
@@ -100,6 +102,37 @@ def spelling(prefix: str, prompt: int) -> Reference:
     return mask
 
 
+def one_of(sequences: list[list[int]], prompt: int, known: int | None = None) -> Reference:
+    """One of some sequences of tokens, and then 3; ids from *known* on add nothing."""
+
+    def mask(ids: Tensor, logits: Tensor) -> Tensor:
+        new = [index for index in ids[0, prompt:].tolist() if known is None or index < known]
+        before = new[: new.index(3)] if 3 in new else new
+        allowed = {3} if before in sequences else set()
+        if 3 not in new:
+            size = len(new)
+            allowed |= {one[size] for one in sequences if one[:size] == new and len(one) > size}
+        forbidden = torch.tensor([token not in allowed for token in range(logits.shape[-1])])
+        return logits.masked_fill(forbidden, -torch.inf)
+
+    return mask
+
+
+ENDED = Pieces(["a", "b", "ab", "<end>"])
+
+
+def one_of_the_texts(texts: list[str], prompt: int) -> Reference:
+    """Through all tokenizations of all texts."""
+
+    def spellings(text: str) -> list[list[int]]:
+        if not text:
+            return [[]]
+        starts = [index for index in range(3) if text.startswith(ENDED.pieces[index])]
+        return [[index, *rest] for index in starts for rest in spellings(text[len(ENDED.pieces[index]) :])]
+
+    return one_of([spelling for text in texts for spelling in spellings(text)], prompt, known=4)
+
+
 def thinking(budget: int | None, start: list[int], end: list[int]) -> Reference:
     """The budget by a machine that reads token by token."""
 
@@ -167,6 +200,26 @@ ENTRIES = {
         2,
         lambda n, prompt: hf.MinNewTokensLengthLogitsProcessor(prompt, n, [3, 1]),
         hard=True,
+    ),
+    "AllowedSequences": Entry(
+        lambda sequences: AllowedSequences(sequences, 3),
+        st.lists(st.lists(st.integers(0, 2), min_size=1, max_size=4), min_size=1, max_size=5),
+        NONE,
+        [[1, 2], [0]],
+        one_of,
+        rows=False,
+        hard=True,
+        host_only=True,
+    ),
+    "AllowedTexts": Entry(
+        lambda texts: AllowedTexts(texts, ENDED, 3),
+        st.lists(st.text(st.sampled_from("ab"), min_size=1, max_size=4), min_size=1, max_size=4),
+        NONE,
+        ["ab", "b"],
+        one_of_the_texts,
+        rows=False,
+        hard=True,
+        host_only=True,
     ),
     "AllowedTokens": Entry(
         AllowedTokens,
