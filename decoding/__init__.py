@@ -56,6 +56,11 @@ if TYPE_CHECKING:
     from .stopping.stop_strings import StopStrings as StopStrings
     from .stopping.stop_tokens import StopTokens as StopTokens
     from .stopping.stop_when import StopWhen as StopWhen
+    from .strategies.infilling import (
+        InfillingPrompt as InfillingPrompt,
+        InfillingTemplate as InfillingTemplate,
+        infilling_prompt as infilling_prompt,
+    )
     from .strategies.last_token_healing import heal_last_tokens as heal_last_tokens
     from .strategies.token_healing import (
         HealedPrompt as HealedPrompt,

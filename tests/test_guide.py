@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from transformers import AutoTokenizer
 
-from decodekit.decoding import Generator, MaxNewTokens
+from decodekit.decoding import EndOfSequence, Generator, MaxNewTokens
 from decodekit.neuron_backend import compile_decoder
 from decodekit.testing import check_decoder
 
@@ -60,6 +60,7 @@ def example_names() -> dict[str, Any]:
     """The names that the guide's first example defines, over a decoder that compiles nothing."""
     model = ROOT / "examples" / "pair" / "target"
     return {
+        "EndOfSequence": EndOfSequence,
         "Generator": Generator,
         "MaxNewTokens": MaxNewTokens,
         "target": compile_decoder(model, target="eager", max_length=128, widths=(1, 16), threads=1),
@@ -71,4 +72,6 @@ def test_beginnings_are_as_the_comments_say(beginnings: dict[str, Any]) -> None:
     """The forced text, and the continuation of the prompt as it was written."""
     assert beginnings["forced"]("    def set").text[0].startswith("(self, value")
     assert beginnings["chosen"]("import").text[0] in {" os", " sys", " os.path"}
+    with pytest.raises(ValueError, match="must have the tokens of an infilling template"):
+        beginnings["infill"](beginnings["chosen"], "def f(", "return x")
     assert beginnings["healing"]("    def __in").text[0].startswith("it__(self")
