@@ -71,11 +71,22 @@ if TYPE_CHECKING:
     )
     from .strategies.combined import Combined as Combined
     from .strategies.guided import Guided as Guided
+    from .strategies.infilling import (
+        InfillingPrompt as InfillingPrompt,
+        InfillingTemplate as InfillingTemplate,
+        infilling_prompt as infilling_prompt,
+    )
+    from .strategies.last_token_healing import heal_last_tokens as heal_last_tokens
     from .strategies.likelihood import LogLikelihood as LogLikelihood
     from .strategies.minimum_bayes_risk import MinimumBayesRisk as MinimumBayesRisk
     from .strategies.sample_sources import Batched as Batched
     from .strategies.scored_by import ScoredBy as ScoredBy
     from .strategies.self_consistency import SelfConsistency as SelfConsistency
+    from .strategies.token_healing import (
+        HealedPrompt as HealedPrompt,
+        TokenHealing as TokenHealing,
+        heal_prompt as heal_prompt,
+    )
     from .text.detokenizer import Detokenizer as Detokenizer
 else:
     __getattr__, __dir__, __all__ = lazy_names(__name__, __file__)

@@ -1,29 +1,41 @@
 """``python -m decodekit compile``: a model compiled into a folder, for ``load_decoder``."""
 
 import argparse
+import shlex
 import sys
 from typing import Any
 
 from .compilation import compile_decoder
 from .targets.registry import resolve
+from .targets.target import TakesCompilerArguments
 
 
 def compile_to_folder(options: argparse.Namespace) -> int:
     """Compile the model that *options* name and save it with its tokenizer."""
-    if resolve(options.target).name == "eager":
+    target = resolve(options.target)
+    if target.name == "eager":
         raise ValueError(f"--target must be one that compiles: got {options.target}, which is 'eager' here")
+    if options.compiler_args is not None:
+        if not isinstance(target, TakesCompilerArguments):
+            raise ValueError(
+                "--compiler-args are neuronx-cc's, for a Neuron target: "
+                f"got {options.compiler_args!r} for target {target.name!r}"
+            )
+        target = target.with_compiler_args(shlex.split(options.compiler_args))
     arguments: dict[str, Any] = {
         "batch_size": options.batch_size,
         "max_length": options.max_length,
         "widths": options.widths,
         "tree_widths": options.tree_widths or (),
-        "target": options.target,
+        "target": target,
         "dtype": options.dtype,
         "weights": options.weights,
         "threads": options.threads,
+        "tp_degree": options.tp_degree,
         "progress": False if options.quiet else None,
     }
     decoder = compile_decoder(options.model, **arguments)
     decoder.save(options.output)
-    print(f"{decoder}\nsaved in {options.output}: load_decoder({str(options.output)!r})", file=sys.stderr)
+    if decoder.ranks is None or decoder.ranks.rank == 0:
+        print(f"{decoder}\nsaved in {options.output}: load_decoder({str(options.output)!r})", file=sys.stderr)
     return 0

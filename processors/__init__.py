@@ -15,11 +15,14 @@ from ..decoding.sampling.short_cuts import register_module
 if TYPE_CHECKING:
     from . import presets as presets
     from .chain import Chain as Chain, Composable as Composable
+    from .constraints.allowed_sequences import AllowedSequences as AllowedSequences
+    from .constraints.allowed_texts import AllowedTexts as AllowedTexts
     from .constraints.allowed_tokens import AllowedTokens as AllowedTokens
     from .constraints.bad_words import BadWords as BadWords
     from .constraints.encoder_no_repeat_ngram import EncoderNoRepeatNgram as EncoderNoRepeatNgram
     from .constraints.forced_first_token import ForcedFirstToken as ForcedFirstToken
     from .constraints.forced_last_token import ForcedLastToken as ForcedLastToken
+    from .constraints.forced_prefix import ForcedPrefix as ForcedPrefix
     from .constraints.min_length import MinLength as MinLength
     from .constraints.min_new_tokens import MinNewTokens as MinNewTokens
     from .constraints.no_repeat_ngram import NoRepeatNgram as NoRepeatNgram

@@ -1,4 +1,4 @@
-"""The guide's decoder by hand, its sessions and its strategies."""
+"""The guide's decoder by hand, its sessions, its strategies and its beginnings of a text."""
 
 import pathlib
 import re
@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from transformers import AutoTokenizer
 
-from decodekit.decoding import Session
+from decodekit.decoding import EndOfSequence, Generator, MaxNewTokens, Session
 from decodekit.neuron_backend import compile_decoder
 from decodekit.testing import check_decoder
 
@@ -104,3 +104,34 @@ def test_generate_of_transformers(monkeypatch: pytest.MonkeyPatch) -> None:
     assert greedy.tolist() == names["greedy"].tolist() == names["same"].tolist() == names["fast"].tolist()
     assert beams.tolist() == names["beams"].tolist()
     assert names["text"].startswith("def add(a, b):")
+
+
+@pytest.fixture(scope="module")
+def beginnings() -> dict[str, Any]:
+    """The names of the section's examples, over the bundled target."""
+    section = (ROOT / "docs" / "guide.md").read_text(encoding="utf-8").split("## Beginnings of a text")[1]
+    names = example_names()
+    for code in re.findall(r"```python\n(.*?)```", section.split("\n## ")[0], re.DOTALL):
+        exec(code, names)
+    return names
+
+
+def example_names() -> dict[str, Any]:
+    """The names that the guide's first example defines, over a decoder that compiles nothing."""
+    model = ROOT / "examples" / "pair" / "target"
+    return {
+        "EndOfSequence": EndOfSequence,
+        "Generator": Generator,
+        "MaxNewTokens": MaxNewTokens,
+        "target": compile_decoder(model, target="eager", max_length=128, widths=(1, 16), threads=1),
+        "tokenizer": AutoTokenizer.from_pretrained(model),
+    }
+
+
+def test_beginnings_are_as_the_comments_say(beginnings: dict[str, Any]) -> None:
+    """The forced text, and the continuation of the prompt as it was written."""
+    assert beginnings["forced"]("    def set").text[0].startswith("(self, value")
+    assert beginnings["chosen"]("import").text[0] in {" os", " sys", " os.path"}
+    with pytest.raises(ValueError, match="must have the tokens of an infilling template"):
+        beginnings["infill"](beginnings["chosen"], "def f(", "return x")
+    assert beginnings["healing"]("    def __in").text[0].startswith("it__(self")

@@ -56,8 +56,8 @@ FOREIGN = {
     "decoding/engine/end_tokens.py": {"eos_token_id"},
     "decoding/engine/start_token.py": {"bos_token_id"},
     "decoding/text/per_tokenizer.py": {"backend_tokenizer", "decoder"},
+    "decoding/text/token_bytes.py": {"added_tokens_decoder", "get_vocab"},
     "processors/grammar/llguidance.py": {"backend_tokenizer"},
-    "speculation/drafters/vocabulary.py": {"added_tokens_decoder", "get_vocab"},
     "streaming/transformers_streamer.py": {"eos_token_id"},
     # Streams and iterators; AttributeError: a stream without a file number
     "decoding/results/streamers.py": {"close"},

@@ -1,6 +1,6 @@
 """Protocols of a target, which compiles and loads a decoder's programs."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, ClassVar, Protocol, runtime_checkable
 
 from torch import Tensor
@@ -21,7 +21,7 @@ class Target(Protocol):
     A compiler and the machine that it compiles for.
 
     ``compile_decoder(target=...)`` takes one, or the name of one with its defaults. A target may also be
-    a :class:`RunsStored` and a :class:`DrivesCores`.
+    a :class:`RunsStored`, a :class:`DrivesCores` and a :class:`TakesCompilerArguments`.
     """
 
     @property
@@ -141,6 +141,15 @@ def compiles_rows(target: Target) -> bool:
 def copies_rows(target: Target) -> bool:
     """Whether rows of *target*'s cache may be copied; False if it does not say so."""
     return isinstance(target, ServesRows) and target.copies_rows
+
+
+@runtime_checkable
+class TakesCompilerArguments(Protocol):
+    """A target whose compiler takes arguments."""
+
+    def with_compiler_args(self, arguments: Sequence[str]) -> Target:
+        """The same target with these arguments of its compiler, in place of its own."""
+        ...
 
 
 def check_target(target: object) -> None:

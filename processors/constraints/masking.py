@@ -1,5 +1,7 @@
 """Masking of logits by token id."""
 
+from collections.abc import Mapping
+
 import torch
 from torch import Tensor
 
@@ -34,3 +36,26 @@ def forbid_where(condition: Tensor, logits: Tensor, index: Tensor) -> Tensor:
         ``[batch, width, vocab]``.
     """
     return logits.scatter(-1, index, logits.gather(-1, index).masked_fill(condition, -torch.inf))
+
+
+def keep_only_in(logits: Tensor, allowed: Mapping[tuple[int, int], Tensor]) -> Tensor:
+    """
+    Mask all tokens except a few in some columns.
+
+    Args:
+        logits: ``[batch, width, vocab]``, not modified.
+
+        allowed: The ids to keep by row and column, ``[n]`` int64; those beyond the vocabulary are left
+            out, and other columns are left as they are.
+
+    Returns:
+        ``[batch, width, vocab]``; *logits* itself if there are no such columns.
+    """
+    if not allowed:
+        return logits
+    processed = logits.clone()
+    for (row, column), ids in allowed.items():
+        here = logits[row, column]
+        index = ids[ids < here.shape[0]].to(logits.device)
+        processed[row, column] = torch.full_like(here, -torch.inf).index_copy(0, index, here[index])
+    return processed

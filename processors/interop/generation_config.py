@@ -141,14 +141,14 @@ def _fields_of(config: Any, name: str = "config") -> Mapping[str, Any]:
 
 
 def _refuse(fields: Mapping[str, Any], defaults: Mapping[str, Any]) -> None:
-    known = {stage.field for stage in STAGES}.union(SAMPLER_AND_STOP, NO_EFFECT, METADATA)
+    known = {stage.field for stage in STAGES}.union(SAMPLER_AND_STOP, NO_EFFECT, METADATA, REFUSED)
+    for name, (off, reason) in REFUSED.items():
+        value = fields.get(name)
+        if value not in off and value is not None:
+            allowed = " or ".join(repr(each) for each in off)
+            raise ValueError(f"'{name}' must be {allowed}: got {value!r}; {reason}")
     for name, value in fields.items():
-        if name in REFUSED:
-            off, reason = REFUSED[name]
-            if value not in off:
-                allowed = " or ".join(repr(each) for each in off)
-                raise ValueError(f"'{name}' must be {allowed}: got {value!r}; {reason}")
-        elif name not in known and value is not None and value != defaults.get(name):
+        if name not in known and value is not None and value != defaults.get(name):
             raise ValueError(
                 f"'{name}' is no known field of a generation config: got {value!r}. "
                 f"ignore=['{name}'] passes over it"

@@ -255,17 +255,39 @@ NO_EFFECT = {
 }
 """Fields without effect on tokens, with the reason."""
 
+_GROUP_BEAMS = (
+    "there are no groups of beams; for texts that differ, take several samples of a prompt, each on a random "
+    "stream of its own: generator(prompt, num_samples=n)"
+)
+_CONSTRAINED_BEAMS = (
+    "there are no constrained beams; Grammar, with a regex or a lark grammar, allows only texts with the "
+    "given words, greedily or sampled"
+)
+
 REFUSED: dict[str, tuple[tuple[Any, ...], str]] = {
+    "num_beam_groups": ((None, 1), _GROUP_BEAMS),
+    "diversity_penalty": ((None, 0), _GROUP_BEAMS),
+    "constraints": ((None,), _CONSTRAINED_BEAMS),
+    "force_words_ids": ((None,), _CONSTRAINED_BEAMS),
     "num_beams": ((None, 1), "there is no beam search"),
-    "num_beam_groups": ((None, 1), "there is no beam search"),
-    "diversity_penalty": ((None, 0), "there is no beam search"),
-    "constraints": ((None,), "there is no beam search"),
-    "force_words_ids": ((None,), "there is no beam search"),
     "num_return_sequences": ((None, 1), "repeat the prompt instead: every row has a stream of its own"),
-    "penalty_alpha": ((None, 0), "contrastive search looks at hidden states"),
-    "dola_layers": ((None,), "DoLa looks at hidden states"),
+    "penalty_alpha": (
+        (None, 0),
+        "contrastive search compares hidden states, which a compiled decoder does not return; against "
+        "repetition there are RepetitionPenalty, NoRepeatNgram and DRY",
+    ),
+    "dola_layers": (
+        (None,),
+        "DoLa chooses a layer anew for each token, by hidden states that a compiled decoder does not return; "
+        "one fixed layer is a contrast of the decoder with its own early exit: "
+        "Combined([target, target.early_exit(n)], ...)",
+    ),
     "guidance_scale": ((None, 1), "guidance takes the logits of a second prompt"),
-    "token_healing": ((None, False), "it rewrites the prompt"),
+    "token_healing": (
+        (None, False),
+        "it rewrites the prompt; heal_last_tokens(generator, texts) does, by the same rule, and "
+        "TokenHealing(generator, ForcedPrefix) is strict",
+    ),
     "forced_bos_token_id": (
         (None,),
         "it acts where one token precedes, which is an encoder-decoder's start; ForcedFirstToken forces the "
@@ -275,7 +297,11 @@ REFUSED: dict[str, tuple[tuple[Any, ...], str]] = {
     "is_assistant": ((None, False), "it ends rows by the draft's own confidence"),
     "assistant_ensemble_weight": ((None,), "it lets the draft change the text"),
 }
-"""Unsupported fields, with their off-values and the reason."""
+"""
+Unsupported fields, with their off-values and the reason, and what to use instead.
+
+Of several that are set, the first in this order is named: the kinds of beams before beams.
+"""
 
 METADATA = (
     "transformers_version",

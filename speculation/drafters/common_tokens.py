@@ -11,10 +11,11 @@ from torch import Tensor
 from ...decoding.cache.slots import Slots
 from ...decoding.history import History
 from ...decoding.protocols import Decoder, DecoderShape, Draft, SamplesTokens
+from ...decoding.text.token_bytes import has_vocabulary
 from ...decoding.validation import a_whole_number
 from .draft_decoder import a_decoder, check_rows
 from .translation import Ints, Translation
-from .vocabulary import Vocabulary, a_tokenizer, characters, counterparts
+from .vocabulary import Vocabulary, characters, counterparts
 
 
 @attrs.frozen(eq=False)
@@ -39,10 +40,10 @@ class CommonTokens:
     decoder: Decoder = attrs.field(validator=a_decoder)
     """The draft model, with at least as many rows as prompts. Rows beyond its positions get no draft."""
 
-    draft_tokenizer: Any = attrs.field(repr=False, validator=a_tokenizer)
+    draft_tokenizer: Any = attrs.field(repr=False, validator=has_vocabulary)
     """Hugging Face tokenizer of the draft model."""
 
-    tokenizer: Any = attrs.field(repr=False, validator=a_tokenizer)
+    tokenizer: Any = attrs.field(repr=False, validator=has_vocabulary)
     """Hugging Face tokenizer of the target."""
 
     vocab_size: int = attrs.field(validator=[a_whole_number, validators.ge(1)])

@@ -12,9 +12,10 @@ from torch import Tensor
 from ...decoding.cache.slots import Slots
 from ...decoding.history import History
 from ...decoding.protocols import Decoder, DecoderShape, Draft, SamplesTokens
+from ...decoding.text.token_bytes import has_vocabulary
 from .draft_decoder import a_decoder, check_rows
 from .translation import Ints, Translation
-from .vocabulary import Vocabulary, a_tokenizer, characters, counterparts, ends_in_character
+from .vocabulary import Vocabulary, characters, counterparts, ends_in_character
 
 Bools = NDArray[np.bool_]
 
@@ -45,10 +46,10 @@ class RetokenizedDraft:
     decoder: Decoder = attrs.field(validator=a_decoder)
     """The draft model, with at least as many rows as prompts. Rows beyond its positions get no draft."""
 
-    draft_tokenizer: Any = attrs.field(repr=False, validator=a_tokenizer)
+    draft_tokenizer: Any = attrs.field(repr=False, validator=has_vocabulary)
     """Hugging Face tokenizer of the draft model."""
 
-    tokenizer: Any = attrs.field(repr=False, validator=a_tokenizer)
+    tokenizer: Any = attrs.field(repr=False, validator=has_vocabulary)
     """Hugging Face tokenizer of the target."""
 
     _draft: Vocabulary = attrs.field(init=False, repr=False)

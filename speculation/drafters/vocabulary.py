@@ -1,7 +1,6 @@
 """Bytes of each token id, to relate two tokenizers."""
 
 import codecs
-import re
 from collections.abc import Iterable
 from typing import Any
 
@@ -9,16 +8,7 @@ import attrs
 import numpy as np
 from numpy.typing import NDArray
 
-from ...decoding.text.token_pieces import BYTE_OF
-from ...decoding.text.tokenizer import is_byte_level
-
-_BYTE_TOKEN = re.compile("<0x([0-9A-Fa-f]{2})>")
-
-
-def a_tokenizer(instance: object, attribute: "attrs.Attribute[Any]", value: Any) -> None:
-    """Attrs validator: *value* must be a tokenizer with a vocabulary."""
-    if isinstance(value, type) or not callable(getattr(value, "get_vocab", None)):
-        raise TypeError(f"'{attribute.name}' must be a Hugging Face tokenizer: got {value!r}")
+from ...decoding.text.token_bytes import special_ids, spelled_bytes
 
 
 @attrs.frozen(eq=False)
@@ -52,23 +42,17 @@ class Vocabulary:
 
     @token_bytes.default
     def _bytes_by_id(self) -> dict[int, bytes]:
-        names, added = self.tokenizer.get_vocab(), _added(self.tokenizer)
-        spell = _by_bytes if is_byte_level(self.tokenizer) else _by_sentence_piece
-        if spell is _by_sentence_piece and not any("▁" in name for name in names):
+        spelled = spelled_bytes(self.tokenizer)
+        if spelled is None:
             raise ValueError(
                 "a tokenizer must spell its tokens as bytes, like GPT-2, or with ▁ for a space, like "
                 f"SentencePiece: got {self.tokenizer!r}"
             )
-        special = _special_ids(self.tokenizer)
-        return {
-            index: name.encode() if index in added else spell(name)
-            for name, index in sorted(names.items(), key=_bytes_first)
-            if index < self.size and index not in special
-        }
+        return {index: data for index, data in spelled.items() if index < self.size}
 
     @specials.default
     def _special_names(self) -> dict[int, str]:
-        ids = (index for index in _special_ids(self.tokenizer) if 0 <= index < self.size)
+        ids = (index for index in special_ids(self.tokenizer) if 0 <= index < self.size)
         return {index: self.tokenizer.convert_ids_to_tokens(index) for index in ids}
 
     @leading_specials.default
@@ -154,26 +138,3 @@ def ends_in_character(data: bytes) -> bool:
     decoder = codecs.getincrementaldecoder("utf-8")("ignore")
     decoder.decode(data)
     return decoder.getstate()[0] != b""
-
-
-def _added(tokenizer: Any) -> dict[int, Any]:
-    return dict(getattr(tokenizer, "added_tokens_decoder", {}))
-
-
-def _special_ids(tokenizer: Any) -> set[int]:
-    return {*tokenizer.all_special_ids, *(i for i, token in _added(tokenizer).items() if token.special)}
-
-
-def _bytes_first(item: tuple[str, int]) -> tuple[bool, int]:
-    name, index = item
-    return _BYTE_TOKEN.fullmatch(name) is None, index
-
-
-def _by_bytes(name: str) -> bytes:
-    # Names outside the byte alphabet are literal text.
-    return bytes(BYTE_OF[c] for c in name) if all(c in BYTE_OF for c in name) else name.encode()
-
-
-def _by_sentence_piece(name: str) -> bytes:
-    byte = _BYTE_TOKEN.fullmatch(name)
-    return bytes.fromhex(byte[1]) if byte else name.replace("▁", " ").encode()

@@ -2,11 +2,18 @@
 
 import json
 import pathlib
+from typing import Any
 
 import pytest
 
 from decodekit.__main__ import main
-from decodekit.neuron_backend import doctor_command, load_decoder
+from decodekit.neuron_backend import (
+    NativeTarget,
+    TracedTarget,
+    compile_command,
+    doctor_command,
+    load_decoder,
+)
 from decodekit.neuron_backend.targets.cpu import aoti
 
 DRAFT = pathlib.Path(__file__).parents[2] / "examples" / "pair" / "draft"
@@ -39,6 +46,11 @@ class TestCompile:
         [
             (["--target", "eager"], "--target must be one that compiles: got eager"),
             (["--target", "gpu"], "'target' must be one of"),
+            (
+                ["--target", "cpu", "--compiler-args=-O1"],
+                "--compiler-args are neuronx-cc's, for a Neuron target: got '-O1' for target 'cpu'",
+            ),
+            (["--target", "cpu", "--tp-degree", "0"], "'tp_degree' must be"),
         ],
     )
     def test_refuses(
@@ -50,6 +62,29 @@ class TestCompile:
         assert status == 1
         assert message in capsys.readouterr().err
         assert not (tmp_path / "saved").exists()
+
+    @pytest.mark.parametrize(
+        ("name", "expected"),
+        [
+            ("neuron-native", NativeTarget(compiler_args=("--auto-cast", "none", "-O1"))),
+            ("neuron-traced", TracedTarget(compiler_args="--auto-cast none -O1")),
+        ],
+    )
+    def test_hands_compiler_arguments_to_the_target(
+        self, name: str, expected: object, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """In place of the target's own, and with the number of shards."""
+        told: dict[str, Any] = {}
+
+        def compile_decoder(model: str, **options: Any) -> Any:
+            told.update(options)
+            raise ValueError("not compiled here")
+
+        monkeypatch.setattr(compile_command, "compile_decoder", compile_decoder)
+        more = ["--target", name, "--tp-degree", "2", "--compiler-args=--auto-cast none -O1"]
+        main(["compile", "--model", str(DRAFT), "-o", str(tmp_path / "saved"), *more])
+
+        assert (expected, 2) == (told["target"], told["tp_degree"])
 
 
 class TestDoctor:

@@ -118,6 +118,10 @@ class NativeTarget:
     backend: str | Backend = "neuron"
     """Backend of :func:`torch.compile`: a registered name, or a callable."""
 
+    def with_compiler_args(self, arguments: Sequence[str]) -> "NativeTarget":
+        """The same target with other :attr:`compiler_args`."""
+        return attrs.evolve(self, compiler_args=tuple(arguments))
+
     def require(self) -> None:
         """Refuse a machine without TorchNeuron or without a core."""
         self._require_device()

@@ -96,6 +96,10 @@ class TracedTarget:
     ``neuron_xla_wlo_compile``. NxD compiles the program that changes the layout for ``--lnc=1``.
     """
 
+    def with_compiler_args(self, arguments: Sequence[str]) -> "TracedTarget":
+        """The same target with other :attr:`compiler_args`."""
+        return attrs.evolve(self, compiler_args=" ".join(arguments))
+
     def require(self) -> None:
         """Refuse a machine without the packages that trace."""
         _installed(self.way)

@@ -8,10 +8,13 @@ from torch import Tensor
 from transformers.generation import logits_process as hf
 
 from decodekit.processors import (
+    AllowedSequences,
+    AllowedTexts,
     AllowedTokens,
     BadWords,
     ForcedFirstToken,
     ForcedLastToken,
+    ForcedPrefix,
     Grammar,
     LogitBias,
     MinLength,
@@ -24,6 +27,7 @@ from decodekit.processors import (
     ThinkingBudget,
 )
 
+from ..constraints.pieces import Pieces
 from ..grammar.languages import END, PIECES, Brackets
 from .entry import NONE, Entry, off_or
 
@@ -73,6 +77,60 @@ def prefix_constrained(function: Callable[[int, Tensor], list[int]], prompt: int
         return at_its_own_logit(hf.PrefixConstrainedLogitsProcessor(function, 1))(ids, logits)
 
     return mask
+
+
+SHORT = Pieces(["a", "b", "ab", "aba"])
+
+
+def spelling(prefix: str, prompt: int) -> Reference:
+    """By trying all texts that the tokens can spell."""
+
+    def fits(text: str) -> bool:
+        """Whether *text* is one of the prefix, and can go on to it, or goes beyond it."""
+        if len(text) >= len(prefix):
+            return text.startswith(prefix)
+        return prefix.startswith(text) and any(fits(text + piece) for piece in SHORT.pieces)
+
+    def mask(ids: Tensor, logits: Tensor) -> Tensor:
+        new = SHORT.decode([index for index in ids[0, prompt:].tolist() if 0 <= index < 4])
+        if len(new) >= len(prefix) and new.startswith(prefix):
+            return logits
+        allowed = {index for index, piece in enumerate(SHORT.pieces) if fits(new + piece)}
+        forbidden = torch.tensor([token not in allowed for token in range(logits.shape[-1])])
+        return logits.masked_fill(forbidden, -torch.inf)
+
+    return mask
+
+
+def one_of(sequences: list[list[int]], prompt: int, known: int | None = None) -> Reference:
+    """One of some sequences of tokens, and then 3; ids from *known* on add nothing."""
+
+    def mask(ids: Tensor, logits: Tensor) -> Tensor:
+        new = [index for index in ids[0, prompt:].tolist() if known is None or index < known]
+        before = new[: new.index(3)] if 3 in new else new
+        allowed = {3} if before in sequences else set()
+        if 3 not in new:
+            size = len(new)
+            allowed |= {one[size] for one in sequences if one[:size] == new and len(one) > size}
+        forbidden = torch.tensor([token not in allowed for token in range(logits.shape[-1])])
+        return logits.masked_fill(forbidden, -torch.inf)
+
+    return mask
+
+
+ENDED = Pieces(["a", "b", "ab", "<end>"])
+
+
+def one_of_the_texts(texts: list[str], prompt: int) -> Reference:
+    """Through all tokenizations of all texts."""
+
+    def spellings(text: str) -> list[list[int]]:
+        if not text:
+            return [[]]
+        starts = [index for index in range(3) if text.startswith(ENDED.pieces[index])]
+        return [[index, *rest] for index in starts for rest in spellings(text[len(ENDED.pieces[index]) :])]
+
+    return one_of([spelling for text in texts for spelling in spellings(text)], prompt, known=4)
 
 
 def thinking(budget: int | None, start: list[int], end: list[int]) -> Reference:
@@ -143,6 +201,26 @@ ENTRIES = {
         lambda n, prompt: hf.MinNewTokensLengthLogitsProcessor(prompt, n, [3, 1]),
         hard=True,
     ),
+    "AllowedSequences": Entry(
+        lambda sequences: AllowedSequences(sequences, 3),
+        st.lists(st.lists(st.integers(0, 2), min_size=1, max_size=4), min_size=1, max_size=5),
+        NONE,
+        [[1, 2], [0]],
+        one_of,
+        rows=False,
+        hard=True,
+        host_only=True,
+    ),
+    "AllowedTexts": Entry(
+        lambda texts: AllowedTexts(texts, ENDED, 3),
+        st.lists(st.text(st.sampled_from("ab"), min_size=1, max_size=4), min_size=1, max_size=4),
+        NONE,
+        ["ab", "b"],
+        one_of_the_texts,
+        rows=False,
+        hard=True,
+        host_only=True,
+    ),
     "AllowedTokens": Entry(
         AllowedTokens,
         st.lists(st.integers(0, 3), min_size=1, max_size=5),
@@ -191,6 +269,16 @@ ENTRIES = {
         forces=True,
         rows=False,
         hard=True,
+    ),
+    "ForcedPrefix": Entry(
+        lambda prefix: ForcedPrefix(prefix, SHORT),
+        st.text(st.sampled_from("ab"), max_size=6),
+        "",
+        "abba",
+        spelling,
+        rows=False,
+        hard=True,
+        host_only=True,
     ),
     "MinLength": Entry(
         lambda value: MinLength(value, [3, 1]),

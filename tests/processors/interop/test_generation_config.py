@@ -353,6 +353,31 @@ class TestFromGenerationConfig:
             from_generation_config(config)
         assert isinstance(from_generation_config(config, ignore=[name]), GenerationParts)
 
+    @pytest.mark.parametrize(
+        ("fields", "name", "instead"),
+        [
+            (
+                {"num_beams": 4, "num_beam_groups": 2},
+                "num_beam_groups",
+                r"generator\(prompt, num_samples=n\)",
+            ),
+            ({"num_beams": 4, "diversity_penalty": 0.5}, "diversity_penalty", "num_samples=n"),
+            ({"num_beams": 4, "constraints": [3]}, "constraints", "Grammar, with a regex"),
+            ({"num_beams": 4, "force_words_ids": [[3]]}, "force_words_ids", "Grammar, with a regex"),
+            ({"penalty_alpha": 0.6, "top_k": 4}, "penalty_alpha", "RepetitionPenalty, NoRepeatNgram and DRY"),
+            ({"dola_layers": "high"}, "dola_layers", r"Combined\(\[target, target.early_exit\(n\)\]"),
+            ({"token_healing": True}, "token_healing", r"TokenHealing\(generator, ForcedPrefix\)"),
+        ],
+    )
+    def test_says_what_to_use_instead(self, fields: dict[str, Any], name: str, instead: str) -> None:
+        """Of several fields the most telling one is named."""
+        config = GenerationConfig()
+        for field, value in fields.items():
+            setattr(config, field, value)
+
+        with pytest.raises(ValueError, match=f"'{name}' must be .*{instead}"):
+            from_generation_config(config)
+
     def test_every_refused_field_is_tried(self) -> None:
         """The list above is complete."""
         marks = self.test_refuses_by_name.pytestmark  # type: ignore[attr-defined]

@@ -1,0 +1,178 @@
+"""Token healing: the last tokens of a prompt are tokenized together with its continuation."""
+
+from collections.abc import Callable, Sequence
+from typing import Any, TypeAlias, cast
+
+import attrs
+
+from ..generator import Generator
+from ..prompts import as_rows
+from ..protocols import Processor
+from ..results.events import EventStream
+from ..results.generation import Generation
+from ..results.logprobs import Logprobs
+from ..text.detokenizer import Detokenizer
+from ..text.piece_index import PieceIndex
+from ..validation import is_whole
+
+Constrain: TypeAlias = Callable[[bytes | list[bytes], Any], Processor]
+"""
+Makes a processor from a prefix for all rows, or one per row, and the tokenizer.
+
+It lets the new tokens' text begin with the prefix, as :class:`~decodekit.processors.ForcedPrefix` does, and
+composes with ``|``.
+"""
+
+
+@attrs.frozen
+class HealedPrompt:
+    """A prompt without its last tokens."""
+
+    ids: list[int]
+    """The tokens that are left, at least one."""
+
+    removed: bytes
+    """The text of the others, with which the continuation must begin; empty if none was removed."""
+
+
+def heal_prompt(ids: Sequence[int], tokenizer: Any, most: int | None = None) -> HealedPrompt:
+    """
+    Remove the tokens at the end of a prompt that may be the beginning of a longer token.
+
+    A tokenizer splits a text without knowing how it goes on: ``"http:"`` ends in the token ``":"``, and a
+    model that has learned ``"://"`` rarely writes ``"//"`` after it. Removed are as many tokens as together
+    are a proper prefix of some token: those that a longer prompt could have joined with its continuation.
+    A special token and those before it stay.
+
+    Args:
+        ids: The prompt.
+
+        tokenizer: A Hugging Face tokenizer.
+
+        most: Maximum number of removed tokens; None for all such. At least one token stays in any case.
+    """
+    index, size = PieceIndex.of(tokenizer), len(ids)
+    tail, start = b"", size
+    for first in range(size - 1, 0 if most is None else max(0, size - 1 - most), -1):
+        piece = index.bytes_of.get(ids[first], b"")
+        tail = piece + tail
+        if not piece or len(tail) >= index.longest:
+            break
+        if index.can_extend(tail):
+            start = first
+    return HealedPrompt(list(ids[:start]), index.text_of(list(ids[start:])))
+
+
+@attrs.frozen(eq=False)
+class TokenHealing:
+    """
+    A generator whose prompts are healed (:func:`heal_prompt`).
+
+    The new tokens begin with the removed text, in any tokenization, and go on as the generator's parts say.
+    Sampler, processors, stop and drafter are the generator's; the constraint comes before its chain. Limits
+    of new tokens count the tokens that spell the removed text; stop strings are searched in their text
+    too.
+
+    The text of a result is what follows the prompt as it was written, or begins with that prompt if the
+    generator echoes it. ``result.prompts`` and ``result.ids`` are the tokens as they were fed and sampled.
+
+    A prompt that cannot be healed is generated from as it is.
+    """
+
+    generator: Generator = attrs.field()
+    """It must have a tokenizer, and no parameters per row unless it is called with that many prompts."""
+
+    constrain: Constrain = attrs.field()
+    """:class:`~decodekit.processors.ForcedPrefix`, or another function that makes such a processor."""
+
+    most: int | None = attrs.field(default=None)
+    """Maximum number of removed tokens of each prompt, 1 or more; None for no limit."""
+
+    @generator.validator
+    def _check_generator(self, attribute: "attrs.Attribute[Any]", value: Any) -> None:
+        if not isinstance(value, Generator):
+            raise TypeError(f"'generator' must be a Generator: got {value!r}")
+        if value.tokenizer is None:
+            raise ValueError("'generator' must have a tokenizer: got None")
+
+    @constrain.validator
+    def _check_constrain(self, attribute: "attrs.Attribute[Any]", value: Any) -> None:
+        if not callable(value):
+            raise TypeError(f"'constrain' must be callable, such as ForcedPrefix: got {value!r}")
+
+    @most.validator
+    def _check_most(self, attribute: "attrs.Attribute[Any]", value: Any) -> None:
+        if value is not None and (not is_whole(value) or value < 1):
+            raise ValueError(f"'most' must be None or a whole number >= 1: got {value!r}")
+
+    def __call__(
+        self,
+        prompts: Any,
+        random_streams: Sequence[int] | None = None,
+        logprobs: Logprobs | None = None,
+        num_samples: int = 1,
+    ) -> Generation:
+        """
+        Generate until all rows have ended; arguments and errors as in a call of the generator.
+
+        Prompts with different removed texts must give no more rows than the decoder has.
+        """
+        healed, shown, generator = self._begin(prompts, num_samples)
+        ids = [prompt.ids for prompt in healed]
+        result = generator(ids, random_streams, logprobs=logprobs, num_samples=num_samples)
+        texts = cast("list[str]", result.text)
+        cut = [text[n:] for text, n in zip(texts, shown, strict=True)]
+        return attrs.evolve(result, text=cut)
+
+    def stream(
+        self,
+        prompts: Any,
+        random_streams: Sequence[int] | None = None,
+        logprobs: Logprobs | None = None,
+        num_samples: int = 1,
+    ) -> EventStream:
+        """Generate event by event; arguments as in a call, else as the generator's ``stream``."""
+        healed, shown, generator = self._begin(prompts, num_samples)
+        events = generator.stream([prompt.ids for prompt in healed], random_streams, logprobs, num_samples)
+        return _without(events, shown)
+
+    def _begin(self, prompts: Any, num_samples: int) -> tuple[list[HealedPrompt], list[int], Generator]:
+        """The prompts, the number of characters of each row that are not shown, and their generator."""
+        given = self.generator
+        if not is_whole(num_samples) or num_samples < 1:
+            raise ValueError(f"'num_samples' must be a whole number >= 1: got {num_samples!r}")
+        rows = as_rows(prompts, given.decoder.shape, given.tokenizer, any_number=True)
+        healed = [heal_prompt(row, given.tokenizer, self.most) for row in rows]
+        removed = [prompt.removed for prompt in healed for _ in range(num_samples)]
+        # Prompt and new tokens are decoded together, and the prompt is cut off afterwards.
+        shown = [
+            0 if given.echo_prompt else self._characters(row) for row in rows for _ in range(num_samples)
+        ]
+        return healed, shown, attrs.evolve(given, processors=self._chain(removed), echo_prompt=True)
+
+    def _chain(self, removed: list[bytes]) -> Processor | None:
+        chain = self.generator.processors
+        if not any(removed):
+            return chain
+        # Equal prefixes need no parameter per row, with which prompts could not take turns.
+        prefixes = removed[0] if len(set(removed)) == 1 else removed
+        constraint: Any = self.constrain(prefixes, self.generator.tokenizer)
+        return constraint if chain is None else cast(Processor, constraint | chain)
+
+    def _characters(self, row: list[int]) -> int:
+        """Characters of a prompt's text, without an incomplete last one."""
+        text = Detokenizer(self.generator.tokenizer, self.generator.skip_special_tokens)
+        return len(text.push(row)) + len(text.preview())
+
+
+def _without(events: EventStream, characters: list[int]) -> EventStream:
+    """*events* without the first *characters* of each row's text."""
+    left = list(characters)
+    try:
+        for event in events:
+            text = event.text or ""
+            cut = min(left[event.row], len(text))
+            left[event.row] -= cut
+            yield attrs.evolve(event, text=text[cut:])
+    finally:
+        events.close()
