@@ -20,7 +20,7 @@ from ..decoding.protocols import Finish
 from ..decoding.results.events import Event
 from ..decoding.results.generation import Generation
 from ..decoding.results.logprobs import TokenLogprob
-from ..decoding.text.byte_level import token_bytes
+from ..decoding.text.byte_level import bytes_of_token
 from .sse import generic_message
 
 _LOG = logging.getLogger(__name__)
@@ -129,7 +129,7 @@ class ChatCompletion:
         return {"content": content, "refusal": None}
 
     def _token(self, token: int, logprob: float) -> dict[str, Any]:
-        spelled = token_bytes(self.tokenizer, token)
+        spelled = bytes_of_token(self.tokenizer, token)
         finite = logprob if math.isfinite(logprob) else _IMPOSSIBLE
         return {"token": spelled.decode(errors="replace"), "logprob": finite, "bytes": list(spelled)}
 

@@ -57,7 +57,7 @@ class ByteLevelText:
         return bytes(BYTE_OF[character] for character in token)
 
 
-def token_bytes(tokenizer: Tokenizer, index: int) -> bytes:
+def bytes_of_token(tokenizer: Tokenizer, index: int) -> bytes:
     """
     The bytes of one token by itself, special tokens included; maybe a part of a character.
 
