@@ -75,7 +75,9 @@ class _Spelling:
 def _as_prefixes(value: Prefixes) -> Any:
     if isinstance(value, str | bytes):
         return _as_bytes(value)
-    return tuple(map(_as_bytes, value)) if is_iterable(value) else _as_bytes(cast("Prefix", value))
+    if value is None or not is_iterable(value):
+        return _as_bytes(cast("Prefix", value))
+    return tuple(map(_as_bytes, value))
 
 
 def _as_bytes(value: Prefix) -> Any:
