@@ -214,7 +214,7 @@ STAGES = (
 
 SAMPLER_AND_STOP = ("do_sample", "eos_token_id", "max_length", "max_new_tokens", "max_time", "stop_strings")
 
-_BEAMS = "it is about beams, and there are none"
+_BEAMS = "it is about beams; BeamSearch takes it"
 _CACHE = "a decoder keeps its own cache"
 _OUTPUT = "it is about what is returned besides the tokens"
 _SPECULATION = "how a draft runs ahead changes no token; a generator takes a drafter and num_draft_tokens"
@@ -269,8 +269,11 @@ REFUSED: dict[str, tuple[tuple[Any, ...], str]] = {
     "diversity_penalty": ((None, 0), _GROUP_BEAMS),
     "constraints": ((None,), _CONSTRAINED_BEAMS),
     "force_words_ids": ((None,), _CONSTRAINED_BEAMS),
-    "num_beams": ((None, 1), "there is no beam search"),
-    "num_return_sequences": ((None, 1), "repeat the prompt instead: every row has a stream of its own"),
+    "num_beams": ((None, 1), "a generator has no beams; BeamSearch(decoder, beams=n) searches"),
+    "num_return_sequences": (
+        (None, 1),
+        "a call takes it: generator(prompts, num_samples=n), each sample on a random stream of its own",
+    ),
     "penalty_alpha": (
         (None, 0),
         "contrastive search compares hidden states, which a compiled decoder does not return; against "
@@ -282,7 +285,7 @@ REFUSED: dict[str, tuple[tuple[Any, ...], str]] = {
         "one fixed layer is a contrast of the decoder with its own early exit: "
         "Combined([target, target.early_exit(n)], ...)",
     ),
-    "guidance_scale": ((None, 1), "guidance takes the logits of a second prompt"),
+    "guidance_scale": ((None, 1), "the decoder takes it: Guided(decoder, scale) is one under guidance"),
     "token_healing": (
         (None, False),
         "it rewrites the prompt; heal_last_tokens(generator, texts) does, by the same rule, and "
