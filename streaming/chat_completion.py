@@ -76,7 +76,7 @@ class ChatCompletion:
         The chunks of *events*, as messages of a ``text/event-stream``.
 
         Args:
-            events: They have text, and are ended by whoever began them.
+            events: With text; the caller closes them.
 
             rows: The number of choices.
 

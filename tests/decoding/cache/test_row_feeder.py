@@ -99,7 +99,7 @@ class TestFeed:
         assert [[False, False], [True, False], [True, False], [True, True]] == found
 
     def test_unscored_logits_are_refused(self) -> None:
-        """They are nobody's."""
+        """They belong to no scored row."""
         fed = feed(Slots(decoder(row_widths=(16,))), [[1] * 40], [1], most=16)
 
         with pytest.raises(RuntimeError, match="not ready"):
