@@ -170,7 +170,8 @@ class Session:
         A second session with the same turns, which goes on by itself.
 
         On a batcher it takes a row of its own, to which its first turn copies the conversation, or feeds it
-        where the decoder copies no rows; on a generator both sessions use the same row, and each feeds again what the other overwrote.
+        where the decoder copies no rows. On a generator both sessions use one row, and each feeds again what
+        the other overwrote.
 
         Args:
             random_stream: Its random stream; None for the same.
