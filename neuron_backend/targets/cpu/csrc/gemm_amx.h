@@ -9,6 +9,7 @@
 
 #include "amx.h"
 #include "gemm.h"
+#include "transpose.h"
 
 #ifdef DECODEKIT_TILES
 
@@ -73,33 +74,6 @@ inline constexpr TileSizes WEIGHT_TILES({
     {TILE, COLUMNS * 4}, {TILE, COLUMNS * 4}, {TILE, COLUMNS * 4}, {TILE, COLUMNS * 4},
     {TILE, TILE_BYTES},  {TILE, TILE_BYTES},  {TILE, COLUMNS * 4}, {TILE, COLUMNS * 4},
 });
-
-// Transposes 16 x 16 numbers: rows of a stored tile to columns.
-inline void transpose(const __m512i (&rows)[TILE], __m512i (&columns)[TILE]) {
-  __m512i pairs[TILE], fours[TILE];
-  for (int i = 0; i < TILE; i += 2) {
-    pairs[i] = _mm512_unpacklo_epi32(rows[i], rows[i + 1]);
-    pairs[i + 1] = _mm512_unpackhi_epi32(rows[i], rows[i + 1]);
-  }
-  // Lane l of fours[i + c] holds rows i to i + 3 of column 4 * l + c.
-  for (int i = 0; i < TILE; i += 4)
-    for (int half = 0; half < 2; ++half) {
-      fours[i + 2 * half] = _mm512_unpacklo_epi64(pairs[i + half], pairs[i + 2 + half]);
-      fours[i + 2 * half + 1] = _mm512_unpackhi_epi64(pairs[i + half], pairs[i + 2 + half]);
-    }
-  constexpr int EVEN = 0b10001000, ODD = 0b11011101;
-  for (int c = 0; c < 4; ++c) {
-    const __m512i upper[2] = {
-        _mm512_shuffle_i32x4(fours[c], fours[4 + c], EVEN), _mm512_shuffle_i32x4(fours[c], fours[4 + c], ODD)};
-    const __m512i lower[2] = {
-        _mm512_shuffle_i32x4(fours[8 + c], fours[12 + c], EVEN),
-        _mm512_shuffle_i32x4(fours[8 + c], fours[12 + c], ODD)};
-    columns[c] = _mm512_shuffle_i32x4(upper[0], lower[0], EVEN);
-    columns[4 + c] = _mm512_shuffle_i32x4(upper[1], lower[1], EVEN);
-    columns[8 + c] = _mm512_shuffle_i32x4(upper[0], lower[0], ODD);
-    columns[12 + c] = _mm512_shuffle_i32x4(upper[1], lower[1], ODD);
-  }
-}
 
 // Calls finish(n, first, count, sums) with sums [count][TILE] for every run of TILE outputs from n on and every
 // part of the rows, of COLUMNS; the last may have fewer. The last two runs of outputs start early enough to be

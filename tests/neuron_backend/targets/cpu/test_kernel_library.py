@@ -132,8 +132,16 @@ def test_top_k(rows, size, seed, values, data):
     torch.testing.assert_close(found[0], expected.values, equal_nan=True, rtol=0, atol=0)
 
 
+# More rows and inputs than are multiplied at a time, with a remainder.
+int8_cases = {
+    **cases,
+    "rows": st.sampled_from([*ROWS, 247]),
+    "inputs": cases["inputs"] | st.sampled_from([512, 576, 1100]),
+}
+
+
 @settings(deadline=None)
-@given(**cases)
+@given(**int8_cases)
 def test_integers_of_8_bits(rows, inputs, outputs, dtype, kind, seed):
     """Bit-identical to the sums of terms."""
     x = numbers(rows, inputs, dtype, seed)
@@ -200,11 +208,13 @@ def test_int8_sums_are_exact_up_to_32_bits():
     """Whatever offset a CPU's unsigned format adds."""
     rows = torch.full((2, MOST_INPUTS), 127.0)
     rows[1] = -127
-    weights = torch.full((4, MOST_INPUTS), 127, dtype=torch.int8)
+    # Outputs of one vector, of two, and by themselves.
+    scales = torch.ones(32 + 16 + 4)
+    weights = torch.full((len(scales), MOST_INPUTS), 127, dtype=torch.int8)
     for kind in KINDS:
-        found = library(torch.float32, kind).int8_gemm(rows, weights, torch.ones(4))
+        found = library(torch.float32, kind).int8_gemm(rows, weights, scales)
 
-        assert torch.equal(split_product(rows, weights, torch.ones(4)), found)
+        assert torch.equal(split_product(rows, weights, scales), found)
         assert found[0, 0] == -found[1, 0] == 127.0 * 127 * MOST_INPUTS
 
 
