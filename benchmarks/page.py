@@ -54,22 +54,22 @@ def _run(name: str, *full: str, quick: Sequence[str], takes: Sequence[str] = ())
     return Run(name, (name,), full, tuple(quick), tuple(takes))
 
 
+_FEW_LAYERS = ("--layers", "2", "--rounds", "1", "--tokens", "8", "--widths", "1", "64")
 _FEW = ("--of-a-kind", "1", "--tokens", "64", "--clock-tokens", "8", "--rounds", "1")
+_PEERS = ("peer-python", "cache")
 _SERVED = ("--rows", "2", "--requests", "3", "--tokens", "4")
 _TINY = ("--shape", "tiny", "--rounds", "1")
 
 RUNS = (
-    _run(
-        "decode",
-        quick=("--layers", "2", "--rounds", "1", "--tokens", "8", "--widths", "1", "64"),
-        takes=("peer-python", "cache"),
-    ),
-    # The same on a processor without AMX.
-    Run(
-        "decode-avx512",
-        ("decode", "--transformers"),
-        quick=("--layers", "2", "--rounds", "1", "--tokens", "8", "--widths", "1", "64"),
-        takes=("peer-python", "cache"),
+    _run("decode", quick=_FEW_LAYERS, takes=_PEERS),
+    # The same on a processor without AMX, on one thread, and beside a busy process a core.
+    *(
+        Run(name, ("decode", "--transformers", *options), quick=_FEW_LAYERS, takes=_PEERS)
+        for name, *options in (
+            ("decode-avx512",),
+            ("decode-one-thread", "--threads", "1"),
+            ("decode-busy", "--busy", "2", "--prompts", "64"),
+        )
     ),
     _run("positions", quick=(*_TINY, "--long", "512")),
     _run("busy", quick=(*_TINY, "--forwards", "10")),

@@ -1,7 +1,7 @@
 """The report of a comparison: tables, thresholds, absent peers."""
 
 import statistics
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import attrs
 
@@ -51,15 +51,24 @@ def report(found: ComparisonResult) -> Report:
 
 
 def thresholds(found: ComparisonResult) -> list[Threshold]:
-    """Goals: llama.cpp at equal bits, transformers at its best, the share of the memory bandwidth."""
+    """
+    Goals: llama.cpp at equal bits, transformers at its best, the share of the memory bandwidth.
+
+    Beside busy processes only the tokens a second, next to llama.cpp's.
+    """
+    if busy := found.comparison.busy:
+        return [
+            Threshold(
+                f"tokens a second beside {busy} busy processes, {names}",
+                median_ratio(theirs.token_ms, ours.token_ms),
+                ">=",
+                0.8,
+                "×",
+            )
+            for ours, theirs, names in _at_equal_bits(found)
+        ]
     judged = []
-    types = {each.entry.format: each for each in found.peers if each.entry.system == LLAMA_CPP}
-    for ours in (each for each in found.peers if each.entry.system == DECODEKIT):
-        kind = _JUDGED_BY[ours.entry.format.rpartition("-")[2]]
-        if kind not in types:
-            continue
-        theirs = types[kind]
-        names = f"{ours.entry.format} against llama.cpp {kind}"
+    for ours, theirs, names in _at_equal_bits(found):
         ratio = median_ratio(ours.token_ms, theirs.token_ms)
         judged.append(Threshold(f"ms per token, {names}", ratio, "<=", 1.0, "×"))
         for length in found.comparison.prompts:
@@ -75,6 +84,15 @@ def thresholds(found: ComparisonResult) -> list[Threshold]:
             what = f"share of the memory's limit, {each.entry.format}"
             judged.append(Threshold(what, 100 * _share(found, each), ">=", 60.0, " %"))
     return judged
+
+
+def _at_equal_bits(found: ComparisonResult) -> Iterator[tuple[PeerResult, PeerResult, str]]:
+    """Each of ours, the peer of llama.cpp that it is judged by, and both names."""
+    types = {each.entry.format: each for each in found.peers if each.entry.system == LLAMA_CPP}
+    for ours in (each for each in found.peers if each.entry.system == DECODEKIT):
+        kind = _JUDGED_BY[ours.entry.format.rpartition("-")[2]]
+        if kind in types:
+            yield ours, types[kind], f"{ours.entry.format} against llama.cpp {kind}"
 
 
 def bars(found: ComparisonResult) -> Bars:

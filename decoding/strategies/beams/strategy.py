@@ -13,6 +13,7 @@ from ...engine.compatibility import check_decoder, check_parts, check_text
 from ...engine.end_tokens import AUTO, as_end_tokens, end_tokens, with_end_of_sequence
 from ...engine.exact_match_verification import ExactMatch
 from ...engine.parts import DEFAULT_NEW_TOKENS
+from ...engine.start_token import a_start_token, start_token
 from ...optional_protocols import is_bit_exact
 from ...prompts import as_rows
 from ...protocols import Decoder, Processor, StopCondition
@@ -60,7 +61,9 @@ class BeamStrategy(abc.ABC):
     """Where a sequence ends: end tokens and limits, joined with ``|``; other conditions are refused."""
 
     end_of_sequence: Any = attrs.field(default=AUTO, converter=as_end_tokens, validator=end_tokens)
-    """As in a :class:`~decodekit.decoding.Generator`."""
+    """As in a :class:`~decodekit.decoding.Generator`, as :attr:`start_of_sequence` is."""
+
+    start_of_sequence: Any = attrs.field(default=AUTO, converter=as_whole, validator=a_start_token)
 
     tokenizer: Any = attrs.field(default=None, repr=False)
     """Encodes strings and decodes ids."""
@@ -129,7 +132,7 @@ class BeamStrategy(abc.ABC):
                 "'streamer' must be None: no token of beams is final before the last, so there is nothing to "
                 f"stream: got {streamer!r}. stream() gives each sequence as one event"
             )
-        rows = as_rows(prompts, self.decoder.shape, self.tokenizer, any_number=True)
+        rows = self._rows(prompts)
         seed, timers = self._run_seed(), self._timers(Statistics())
         found: list[list[Hypothesis]] = [[] for _ in rows]
         for number, hypotheses in self._ended(rows, self._streams(rows, random_streams, seed), timers):
@@ -152,9 +155,13 @@ class BeamStrategy(abc.ABC):
         When the search for a prompt is over, each of its sequences comes as one event, best first, whose row
         is the prompt's number. No token of beams is final earlier.
         """
-        rows = as_rows(prompts, self.decoder.shape, self.tokenizer, any_number=True)
+        rows = self._rows(prompts)
         timers = self._timers(Statistics() if statistics is None else statistics)
         return self._events(rows, self._streams(rows, random_streams, self._run_seed()), timers)
+
+    def _rows(self, prompts: Any) -> list[list[int]]:
+        start = start_token(self.start_of_sequence, self.tokenizer)
+        return as_rows(prompts, self.decoder.shape, self.tokenizer, any_number=True, start=start)
 
     def _timers(self, statistics: Statistics) -> Timers:
         statistics.bit_exact = is_bit_exact(self.decoder)

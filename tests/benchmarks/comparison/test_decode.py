@@ -168,9 +168,9 @@ def measured(name: str, token_ms: list[float], prompt_ms: list[float]) -> PeerRe
 
 
 class TestThresholds:
-    def found(self, *parts: PeerResult) -> dict[str, tuple[float, bool]]:
+    def found(self, *parts: PeerResult, busy: int = 0) -> dict[str, tuple[float, bool]]:
         """Goals by name; at 10 GB/s a token takes at least 1 ms."""
-        comparison = attrs.evolve(SMALL, prompts=(64, 512))
+        comparison = attrs.evolve(SMALL, prompts=(64, 512), busy=busy)
         return {
             threshold.what: (threshold.value, threshold.met)
             for threshold in thresholds(ComparisonResult(comparison, parts, {}, 10e9, "measured"))
@@ -188,6 +188,18 @@ class TestThresholds:
         assert (1.25, False) == found[f"prompt of 64, {names}"]
         assert (1.25, False) == found[f"prompt of 512, {names}"]
         assert (50.0, False) == found["share of the memory's limit, bfloat16-int8"]
+
+    def test_beside_busy_processes(self) -> None:
+        """Only tokens a second are judged."""
+        found = self.found(
+            measured("decodekit bfloat16", [5.0, 50.0], [1.0, 1.0]),
+            measured("llama.cpp BF16", [4.0, 40.0], [9.0, 9.0]),
+            busy=2,
+        )
+
+        assert {
+            "tokens a second beside 2 busy processes, bfloat16 against llama.cpp BF16": (0.8, True)
+        } == found
 
     def test_a_format_is_judged_by_its_own_type(self) -> None:
         """Of llama.cpp; and the faster of ours by the fastest of transformers."""

@@ -7,7 +7,7 @@ import torch
 from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
-from decodekit.decoding import Batcher, Generator, MaxNewTokens
+from decodekit.decoding import Batcher, BeamSearch, Generator, MaxNewTokens
 from decodekit.testing import ScriptedDecoder, last_token
 
 COUNT_UP = torch.eye(8).roll(1, dims=1)
@@ -89,3 +89,13 @@ def test_refused(value: Any, error: type[Exception], message: str) -> None:
         counting(start_of_sequence=value)
     with pytest.raises(ValueError, match="the vocabulary: got 8"):
         counting(start_of_sequence=8)(None)
+
+
+def test_of_beams() -> None:
+    """In calls and in streams."""
+    search = BeamSearch(counting().decoder, beams=3, stop=MaxNewTokens(3), start_of_sequence=5)
+
+    assert search(None).sequences[0] == [5, 6, 7, 0] == search([[5]]).sequences[0]
+    assert [6, 7, 0] == list(next(iter(search.stream([[]]))).ids)
+    with pytest.raises(ValueError, match="'prompts' must be"):
+        BeamSearch(counting().decoder, beams=3)([])
