@@ -108,6 +108,11 @@ class RowIndependent(Protocol):
     """Whether it is."""
 
 
+def is_row_independent(part: object) -> bool:
+    """Whether *part* is :attr:`~RowIndependent.row_independent`; True if it does not say so."""
+    return not isinstance(part, RowIndependent) or part.row_independent
+
+
 # Samplers
 
 
@@ -480,6 +485,19 @@ AnyDecoder: TypeAlias = Decoder | OffersFeeder
 def decoders_of(decoder: AnyDecoder) -> tuple[Decoder, ...]:
     """The decoders that *decoder* stands for: itself, or those that its feeder feeds."""
     return decoder.decoders if isinstance(decoder, OffersFeeder) else (decoder,)
+
+
+@runtime_checkable
+class ReadsPrompts(Protocol):
+    """A feeder, which may feed what depends on where a row's prompt ends, such as a negative prompt."""
+
+    reads_prompts: bool
+    """Whether it does: then its logits do not follow from a row's tokens alone."""
+
+
+def reads_prompts(feeder: object) -> bool:
+    """Whether *feeder* is one that :attr:`~ReadsPrompts.reads_prompts`; False if it does not say so."""
+    return isinstance(feeder, ReadsPrompts) and feeder.reads_prompts
 
 
 @runtime_checkable

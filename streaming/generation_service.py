@@ -73,7 +73,7 @@ class BatchedService:
         parts, shape = self.generator.parts, self.generator.decoder.shape
         # In a thread, since tokenizing a long text takes time. Not so the submission: of a task that is
         # cancelled meanwhile the request would go on.
-        rows = await asyncio.to_thread(as_rows, prompts, shape, parts.tokenizer, any_number=True)
+        rows = await asyncio.to_thread(as_rows, prompts, shape, parts.tokenizer, True, parts.start_token)
         return self._batcher.submit_many(parts, rows, random_streams=random_streams, logprobs=logprobs)
 
     def close(self) -> None:

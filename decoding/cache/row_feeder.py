@@ -14,6 +14,9 @@ from .cached_tokens import CachedTokens
 
 Ints = NDArray[np.int64]
 
+_ONE_ROW = 1 << 33
+"""Added to a width, it is the number of a program of one row, which no program of all rows has."""
+
 
 @attrs.define(eq=False)
 class CaughtUp:
@@ -179,7 +182,7 @@ class RowFeeder:
         ids[0, indent : indent + len(new)] = torch.from_numpy(new)
         self._cached.forget_after(row, start, new)
         cast(FeedsRows, decoder).forward_row(ids, torch.tensor([start - indent]), row)
-        self._cached.remember(row, start, new, -width)
+        self._cached.remember(row, start, new, width + _ONE_ROW)
         result.starts[row] = start + len(new)
         result.forwards, result.columns = result.forwards + 1, result.columns + width
         result.tokens += len(new)

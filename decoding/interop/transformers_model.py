@@ -11,7 +11,7 @@ from transformers.modeling_outputs import CausalLMOutputWithPast
 
 from ..cache.slots import feeder_of
 from ..engine.compatibility import check_decoder
-from ..optional_protocols import DescribesModel
+from ..optional_protocols import DescribesModel, reads_prompts
 from ..protocols import Decoder
 from .forward_arguments import cache_of, check_positions, columns_kept, ids_of, shown_by
 from .last_logits import check_rows, last_logits
@@ -79,9 +79,17 @@ class TransformersModel(_Mixin):  # type: ignore[misc]
         Raises:
             TypeError: *decoder* is none, or *config* or *generation_config* is of another type.
 
+            ValueError: *decoder* is guided: its logits depend on where the prompt ends, which a model is not
+                told.
+
             ImportError: transformers is too old.
         """
         check_decoder(decoder)
+        if reads_prompts(feeder_of(decoder)):
+            raise ValueError(
+                "'decoder' must give logits that follow from a row's tokens alone. Wrap the decoder that is "
+                f"guided, and use generate(guidance_scale=..., negative_prompt_ids=...): got {decoder!r}"
+            )
         if "next_sequence_length" not in inspect.signature(super().prepare_inputs_for_generation).parameters:
             raise ImportError("TransformersModel needs a newer transformers, such as 5.23")
         self.decoder = decoder

@@ -1,6 +1,8 @@
 """Continuous batching: many requests, each with its own parts, on one decoder."""
 
 import asyncio
+import contextlib
+import logging
 import math
 import threading
 import time
@@ -31,6 +33,8 @@ from .request_options import RequestOptions
 from .request_table import RequestTable, Told
 from .row_pin import RowPin
 from .waiting_line import WaitingLine
+
+_LOG = logging.getLogger(__name__)
 
 _POLL_SECONDS = 0.02
 """How long to wait for another thread's step, or for a time-out, before looking again."""
@@ -110,6 +114,9 @@ class Batcher:
     _tasks: dict[asyncio.Future[None], asyncio.AbstractEventLoop] = attrs.field(factory=dict, init=False)
     _stepping: threading.Lock = attrs.field(factory=threading.Lock, init=False)
     """Held by the one thread that advances the requests."""
+
+    _stepper: int | None = attrs.field(default=None, init=False)
+    """The number of that thread."""
 
     _changed: threading.Condition = attrs.field(factory=threading.Condition, init=False)
     """Guards the handles and what arrived, and is notified after each change of them."""
@@ -274,7 +281,7 @@ class Batcher:
             finish: Whether the requests that were submitted run to their ends first; else they are cancelled.
 
             wait: Whether to return only when all have ended. Without, the thread of a ``with`` block ends by
-                itself.
+                itself. A streamer does not wait.
         """
         with self._changed:
             self._closed = True
@@ -283,9 +290,10 @@ class Batcher:
                 request.max_unread = None
                 request.ending = request.ending if finish else CANCELLED
         self.notify()
-        if not wait:
+        # A part or a streamer that closes the batcher is called by the thread that would end the requests.
+        if not wait or self._stepper == threading.get_ident():
             return
-        if self._thread is not None and self._thread is not threading.current_thread():
+        if self._thread is not None:
             self._thread.join()
             self._thread = None
         while self._handles:
@@ -358,7 +366,7 @@ class Batcher:
             self._changed.notify_all()
             for changed, loop in self._tasks.items():
                 # A loop that is closed has no task left.
-                if not loop.is_closed():
+                with contextlib.suppress(RuntimeError):
                     loop.call_soon_threadsafe(_set, changed)
 
     def _wait_or_step(self, ready: Callable[[], bool], timeout: float | None = None) -> None:
@@ -377,6 +385,14 @@ class Batcher:
                 self._changed.wait(wait if timeout is None else min(wait, timeout))
 
     def _run(self) -> None:
+        try:
+            self._serve()
+        except BaseException as error:
+            # Such as SystemExit, raised by a part. Nobody may wait for a thread that has ended.
+            _LOG.error("the batcher's thread has ended, and takes no more requests", exc_info=error)
+            self._end_all(error)
+
+    def _serve(self) -> None:
         while True:
             with self._stepping:
                 advanced = self._advance()
@@ -388,8 +404,23 @@ class Batcher:
                     # Requests that wait or pause may come to the end of their time.
                     self._changed.wait(_POLL_SECONDS if self._handles else None)
 
+    def _end_all(self, error: BaseException) -> None:
+        """Tell every request that the thread has ended, and take no more."""
+        ended = RuntimeError(f"the batcher's thread was ended by {type(error).__name__}: {error}")
+        ended.__cause__ = error
+        with self._changed:
+            self._closed = True
+            handles, self._handles = self._handles, {}
+            self._arrived.clear()
+        self._table.clear()
+        for handle in handles.values():
+            handle.tell_streamer(ended)
+            handle.fail(ended)
+        self.notify()
+
     def _advance(self) -> bool:
         """One step; whether anything was computed."""
+        self._stepper = threading.get_ident()
         with self._changed:
             self._table.waiting.requests += self._arrived
             self._arrived.clear()
@@ -400,6 +431,7 @@ class Batcher:
             self._tell(self._stepped())
         finally:
             self._timers.touch()
+            self._stepper = None
         return self._feeder.forwards > forwards
 
     def _stepped(self) -> list[Told]:

@@ -1,6 +1,7 @@
 """What a submitted request is read, awaited and cancelled by."""
 
 import asyncio
+import logging
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Generator, Iterator
 from typing import Any, Protocol
@@ -12,6 +13,8 @@ from ..results.generation import Generation, collect
 from ..results.statistics import Statistics
 from ..results.streamers import ClosedError, Listener
 from .batched_request import CANCELLED, BatchedRequest
+
+_LOG = logging.getLogger(__name__)
 
 
 class Server(Protocol):
@@ -137,36 +140,46 @@ class RequestHandle:
 
     def begin_streamer(self) -> None:
         """Pass on the prompts; a streamer whose consumer has gone cancels the request."""
-        try:
-            if self._streamer is not None:
-                self._streamer.begin()
-        except ClosedError:
-            self._streamer = None
-            for request in self._requests:
-                request.ending = CANCELLED
-
-    def tell_streamer(self, news: Event | Exception) -> None:
-        """Pass on what happened; a streamer that raises ends the request."""
         streamer = self._streamer
         if streamer is None:
             return
         try:
-            if isinstance(news, Exception):
-                self._streamer = None
-                streamer.fail(news)
-                return
+            streamer.begin()
+        except ClosedError:
+            self._streamer = None
+            for request in self._requests:
+                request.ending = CANCELLED
+            streamer.end()
+
+    def tell_streamer(self, news: Event | Exception) -> None:
+        """Pass on what happened; a streamer that raises ends the request, and raises nothing here."""
+        streamer = self._streamer
+        if streamer is None:
+            return
+        if isinstance(news, Exception):
+            self._streamer = None
+            _tell_last(streamer.fail, news)
+            return
+        try:
             streamer.put_event(news)
-            if news.finish is not None and self._running == 1:
-                self._streamer = None
-                streamer.end()
         except ClosedError:
             self._streamer = None
             self.cancel()
-            streamer.end()
+            _tell_last(streamer.end)
         except Exception as error:
             self._error, self._streamer = error, None
             self.cancel()
-            streamer.fail(error)
+            _tell_last(streamer.fail, error)
+        else:
+            if news.finish is None or self._running > 1:
+                return
+            self._streamer = None
+            try:
+                streamer.end()
+            except ClosedError:
+                pass
+            except Exception as error:
+                self._error = error
 
     def add(self, event: Event) -> None:
         """Take the next event of a sample."""
@@ -211,3 +224,11 @@ class RequestHandle:
     def _collected(self) -> Generation:
         self._require_success()
         return collect(self._events, self._prompts, self.statistics, self.seed)
+
+
+def _tell_last(tell: Callable[..., None], *news: Exception) -> None:
+    """Tell a streamer of the end of a request that has failed; a second failure is logged only."""
+    try:
+        tell(*news)
+    except Exception:
+        _LOG.warning("a streamer raised when it was told of the end of its request", exc_info=True)

@@ -1,5 +1,6 @@
 """The options of a submission, and the requests that it makes."""
 
+import math
 from collections.abc import Sequence
 
 import attrs
@@ -39,6 +40,8 @@ class RequestOptions:
             raise ValueError(f"'max_unread' must be a whole number >= 1: got {self.max_unread!r}")
         if not isinstance(as_real(self.priority), float):
             raise TypeError(f"'priority' must be a number: got {self.priority!r}")
+        if math.isnan(self.priority):
+            raise ValueError(f"'priority' must not be NaN: got {self.priority!r}")
         if self.timeout is not None and not self.timeout > 0:
             raise ValueError(f"'timeout' must be > 0 seconds, or None: got {self.timeout!r}")
         if self.pin is not None and not isinstance(self.pin, RowPin):

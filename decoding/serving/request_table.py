@@ -8,7 +8,7 @@ import attrs
 
 from ..engine.active_request import ActiveRequest
 from ..engine.decode_loop import DecodeLoop
-from ..optional_protocols import RowIndependent
+from ..optional_protocols import is_row_independent
 from ..results.events import Event, StepOutput
 from ..results.timers import Timers
 from ..token_feeder import TokenFeeder
@@ -47,7 +47,7 @@ class RequestTable:
 
     def __attrs_post_init__(self) -> None:
         """Refuse a feeder with something of its own for each row."""
-        if isinstance(self.feeder, RowIndependent) and not self.feeder.row_independent:
+        if not is_row_independent(self.feeder):
             raise ValueError(
                 "requests take any free row, so a decoder must have nothing of its own for each row, such as "
                 "a negative prompt: give one for all, or run as many prompts at a time as there are rows"
@@ -78,7 +78,7 @@ class RequestTable:
                 self._loop.pause(active, request.must_pause)
         running = [request for active, request in self._seated.items() if not active.paused]
         if not running:
-            return []
+            return self._taken_failures()
         most, drafts = self._columns(running)
         fed, started = self._fed(), time.perf_counter()
         results = self._loop.step(most, drafts)
@@ -90,11 +90,11 @@ class RequestTable:
             for active, outputs, learn in results
             for answer in self._answers(self._seated[active], outputs[0], learn)
         ]
-        failures, self._failures = self._failures, []
-        for request, error in [*told, *failures]:
-            if isinstance(error, Exception) or error.finish is not None:
+        told += self._taken_failures()
+        for request, news in told:
+            if isinstance(news, Exception) or news.finish is not None:
                 self._leave(request)
-        return [*told, *failures]
+        return told
 
     def end_due(self) -> list[Told]:
         """Take out the requests that were cancelled or whose time is over, and what they are told."""
@@ -115,7 +115,8 @@ class RequestTable:
 
     def clear(self) -> list[BatchedRequest]:
         """Take out all requests, and return them."""
-        taken = [*self._seated.values(), *self.waiting.requests]
+        never_seated = [request for request, _ in self._taken_failures() if request.seat is None]
+        taken = [*self._seated.values(), *self.waiting.requests, *never_seated]
         for request in list(self._seated.values()):
             self._leave(request)
         self.waiting.requests.clear()
@@ -142,9 +143,14 @@ class RequestTable:
         free = self._loop.free() if self.waiting.requests else []
         while free and self.waiting.requests:
             request = self.waiting.next(now)
-            overlap, held = self.feeder.overlap(request.prompt), self.feeder.held()
+            try:
+                # A guided decoder asks for the negative prompt, which may be a function of the user's.
+                overlap = self.feeder.overlap(request.prompt)
+            except Exception as error:
+                self._failures.append((request, error))
+                continue
             pinned, own = self._pins.others(request.pin), self._pins.own(request.pin)
-            row = best_row(free, overlap, held, pinned, own)
+            row = best_row(free, overlap, self.feeder.held(), pinned, own)
             self._pins.hold(row, request.pin)
             request.seat = self._loop.join(request.run, request.history, row)
             self._seated[request.seat] = request
@@ -185,6 +191,10 @@ class RequestTable:
             self._loop.leave(request.seat)
             del self._seated[request.seat]
             request.seat = None
+
+    def _taken_failures(self) -> list[tuple[BatchedRequest, Exception]]:
+        failures, self._failures = self._failures, []
+        return failures
 
     def _failed(self, active: ActiveRequest, error: Exception) -> None:
         self._failures.append((self._seated[active], error))

@@ -1,7 +1,8 @@
 """Whether requests can share a decoder."""
 
+from ..cache.slots import feeder_of
 from ..engine.parts import Parts
-from ..optional_protocols import AnyDecoder, RowIndependent, runs_in_lockstep, stages_of, tree_nodes
+from ..optional_protocols import AnyDecoder, is_row_independent, runs_in_lockstep, stages_of, tree_nodes
 from ..stopping.composition import check_rows
 
 
@@ -17,10 +18,12 @@ def reason_not_to_share(parts: Parts, decoder: AnyDecoder) -> str | None:
     """
     if runs_in_lockstep(decoder):
         return "the decoder runs in lockstep with other processes"
+    if not is_row_independent(feeder_of(decoder)):
+        return "the decoder has something of its own for each row, such as a negative prompt"
     if parts.drafter is not None and tree_nodes(parts.drafter) is not None:
         return f"{type(parts.drafter).__name__} proposes draft trees"
     for stage in stages_of(parts.processors):
-        if isinstance(stage, RowIndependent) and not stage.row_independent:
+        if not is_row_independent(stage):
             return f"{type(stage).__name__} has a value for each row"
     try:
         check_rows(parts.stop_condition, 1)

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from ..cache.feed_checks import check_source, checked_feed
 from ..history import History
-from ..optional_protocols import RowIndependent
+from ..optional_protocols import is_row_independent, reads_prompts
 from ..protocols import DecoderShape, Draft
 from ..scores import Scores
 from ..token_feeder import Fed, TokenFeeder
@@ -87,7 +87,12 @@ class CombinedFeeder:
     @property
     def row_independent(self) -> bool:
         """Whether requests may take any row."""
-        return all(not isinstance(one, RowIndependent) or one.row_independent for one in self.feeders)
+        return all(map(is_row_independent, self.feeders))
+
+    @property
+    def reads_prompts(self) -> bool:
+        """See :class:`~..optional_protocols.ReadsPrompts`."""
+        return any(map(reads_prompts, self.feeders))
 
     def feed(
         self,

@@ -1,6 +1,6 @@
 """Where the samples of a fold come from: a generator, or a batcher."""
 
-from collections.abc import Generator as Steps, Sequence
+from collections.abc import Generator as Steps
 from contextlib import closing
 from typing import Any, Protocol, TypeAlias, runtime_checkable
 
@@ -36,7 +36,7 @@ class SampleSource(Protocol):
         self, rows: list[list[int]], num_samples: int, random_stream: int, logprobs: Logprobs | None
     ) -> Samples:
         """
-        Begin to draw.
+        Draw, from the first event that is asked for on.
 
         Args:
             rows: The ids of each prompt.
@@ -63,7 +63,7 @@ class FromGenerator:
     def rows(self, prompts: Any) -> list[list[int]]:
         """See :class:`SampleSource`."""
         generator = self.generator
-        return as_rows(prompts, generator.decoder.shape, generator.tokenizer, any_number=True)
+        return as_rows(prompts, generator.decoder.shape, generator.tokenizer, True, generator.start_token)
 
     def samples(
         self, rows: list[list[int]], num_samples: int, random_stream: int, logprobs: Logprobs | None
@@ -108,13 +108,15 @@ class Batched:
 
     def rows(self, prompts: Any) -> list[list[int]]:
         """See :class:`SampleSource`."""
-        return as_rows(prompts, self.batcher.decoder.shape, self.parts.tokenizer, any_number=True)
+        parts = self.parts
+        return as_rows(prompts, self.batcher.decoder.shape, parts.tokenizer, True, parts.start_token)
 
     def samples(
         self, rows: list[list[int]], num_samples: int, random_stream: int, logprobs: Logprobs | None
     ) -> Samples:
         """See :class:`SampleSource`."""
         handles: list[RequestHandle] = []
+        seen = []
         try:
             for number, row in enumerate(rows):
                 handle = self.batcher.submit(
@@ -126,30 +128,18 @@ class Batched:
                     **self.options,
                 )
                 handles.append(handle)
-        except BaseException:
-            _cancel(handles)
-            raise
-        return _events_of(handles, [row for row in rows for _ in range(num_samples)], num_samples)
-
-
-def _events_of(handles: Sequence[RequestHandle], prompts: list[list[int]], num_samples: int) -> Samples:
-    seen = []
-    try:
-        for number, handle in enumerate(handles):
-            for event in handle:
-                seen.append(attrs.evolve(event, row=number * num_samples + event.row))
-                yield seen[-1]
-    finally:
-        _cancel(handles)
-    statistics = sum((handle.result().statistics for handle in handles), Statistics())
-    seeds = {handle.seed for handle in handles}
-    return collect(seen, prompts, statistics, seeds.pop() if len(seeds) == 1 else None)
-
-
-def _cancel(handles: Sequence[RequestHandle]) -> None:
-    for handle in handles:
-        if not handle.done:
-            handle.cancel()
+            for number, handle in enumerate(handles):
+                for event in handle:
+                    seen.append(attrs.evolve(event, row=number * num_samples + event.row))
+                    yield seen[-1]
+        finally:
+            for handle in handles:
+                if not handle.done:
+                    handle.cancel()
+        prompts = [row for row in rows for _ in range(num_samples)]
+        statistics = sum((handle.result().statistics for handle in handles), Statistics())
+        seeds = {handle.seed for handle in handles}
+        return collect(seen, prompts, statistics, seeds.pop() if len(seeds) == 1 else None)
 
 
 def as_source(value: Any) -> Any:

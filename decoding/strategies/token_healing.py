@@ -141,7 +141,7 @@ class TokenHealing:
         given = self.generator
         if not is_whole(num_samples) or num_samples < 1:
             raise ValueError(f"'num_samples' must be a whole number >= 1: got {num_samples!r}")
-        rows = as_rows(prompts, given.decoder.shape, given.tokenizer, any_number=True)
+        rows = as_rows(prompts, given.decoder.shape, given.tokenizer, True, given.start_token)
         healed = [heal_prompt(row, given.tokenizer, self.most) for row in rows]
         removed = [prompt.removed for prompt in healed for _ in range(num_samples)]
         # Prompt and new tokens are decoded together, and the prompt is cut off afterwards.

@@ -14,7 +14,7 @@ from ...engine.end_tokens import AUTO, as_end_tokens, end_tokens, with_end_of_se
 from ...engine.exact_match_verification import ExactMatch
 from ...engine.parts import DEFAULT_NEW_TOKENS
 from ...engine.start_token import a_start_token, start_token
-from ...optional_protocols import is_bit_exact
+from ...optional_protocols import is_bit_exact, is_row_independent
 from ...prompts import as_rows
 from ...protocols import Decoder, Processor, StopCondition
 from ...results.events import Event, EventStream
@@ -90,6 +90,11 @@ class BeamStrategy(abc.ABC):
             raise ValueError(
                 f"'beams' must be at most {rows}, the decoder's rows: got {self.beams}. Compile it with "
                 f"batch_size={self.beams}"
+            )
+        if not is_row_independent(feeder_of(self.decoder)):
+            raise ValueError(
+                "beams move between rows, so 'decoder' must have nothing of its own for each row, such as a "
+                f"negative prompt: give one for all: got {self.decoder!r}"
             )
         stop = BeamStop(with_end_of_sequence(self.stop, self.end_of_sequence, self.tokenizer))
         object.__setattr__(self, "_stop", stop)

@@ -190,6 +190,29 @@ def test_columns_of_forwards(missing: int, widths: tuple[int, ...]) -> None:
     assert columns == columns_of_forwards(missing, widths)
 
 
+class Spans(ScriptedDecoder):
+    """With programs of two spans."""
+
+    spans = (32, 64)
+
+    def forward(self, ids: Tensor, cache_pos: Tensor, span: int | None = None) -> Tensor:
+        """Whatever the span."""
+        return super().forward(ids, cache_pos)
+
+
+def test_an_exact_width_does_not_take_what_a_program_of_one_row_wrote() -> None:
+    """Which is another program than that of the same width and the whole span."""
+    slots = Slots(Spans(TABLE, batch_size=3, widths=WIDTHS, scored_width=5, row_widths=(5, 16)))
+    history = history_of_rows([[1] * 6, [2, 2], [2, 2]], garbage=10)
+    length, need = history.length[:, 0], torch.ones(3, dtype=torch.int64)
+    slots.feed(history, length, need)
+    assert slots.row_columns
+    tokens = slots.tokens
+    slots.feed(history, length, need, exact_width=True)
+
+    assert 6 + 2 + 2 == slots.tokens - tokens
+
+
 @pytest.mark.parametrize("copies", [False, True])
 @pytest.mark.parametrize("row_widths", [(), (16,)])
 @pytest.mark.parametrize("samples", [1, 2, 3, 7])

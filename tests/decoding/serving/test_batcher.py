@@ -311,6 +311,36 @@ class Collects:
         self.told.append(error)
 
 
+class BrokenReader(Collects):
+    """A streamer whose every call raises, once some are not."""
+
+    def __init__(self, *breaks: str) -> None:
+        super().__init__()
+        self.breaks = breaks
+
+    def begin(self, prompts: list[list[int]]) -> None:
+        """Take them."""
+        self.hear("begin")
+
+    def put_event(self, event: Event) -> None:
+        """Take it."""
+        self.hear("put_event")
+
+    def end(self) -> None:
+        """Take it."""
+        self.hear("end")
+
+    def fail(self, error: BaseException) -> None:
+        """Take it."""
+        self.hear("fail")
+
+    def hear(self, call: str) -> None:
+        """Note the *call*, or break."""
+        self.told.append(call)
+        if call in self.breaks:
+            raise ClosedError if call == "begin" else BrokenPipeError(f"{call} has no reader")
+
+
 class FailingLength:
     """A draft length that cannot learn."""
 
@@ -427,6 +457,99 @@ class TestIsolation:
 
         assert [error] == streamer.told
         assert alone([1, 2], stop=self.STOP) == given(other)
+
+    @pytest.mark.parametrize(
+        ("breaks", "told", "message"),
+        [
+            (("put_event", "fail"), ["begin", "put_event", "fail"], "put_event has no reader"),
+            (("end",), ["begin", *["put_event"] * 6, "end"], "end has no reader"),
+        ],
+    )
+    def test_a_streamer_that_raises_at_the_end_too(
+        self, breaks: tuple[str, ...], told: list[str], message: str
+    ) -> None:
+        """The thread and the other requests go on; the first exception is the result's."""
+        streamer = BrokenReader(*breaks)
+        with Batcher(scripted(2)) as batcher:
+            handle = batcher.submit(parts_of(stop=self.STOP), [3], streamer=streamer)
+            other = batcher.submit(parts_of(stop=self.STOP), [1, 2])
+            with pytest.raises(BrokenPipeError, match=message):
+                handle.result(timeout=60)
+
+            assert alone([1, 2], stop=self.STOP) == given(other)
+        assert told == streamer.told
+
+    def test_a_streamer_that_raises_while_it_hears_of_a_failure(self) -> None:
+        """The request's own exception stays its result's."""
+        with Batcher(scripted(2)) as batcher:
+            parts = parts_of(stop=self.STOP, processors=Fails(3))
+            handle = batcher.submit(parts, [3], streamer=BrokenReader("fail"))
+            with pytest.raises(PartError):
+                handle.result(timeout=60)
+
+            assert alone([5], stop=self.STOP) == given(batcher.submit(parts_of(stop=self.STOP), [5]))
+
+    def test_a_streamer_that_is_closed_when_it_begins(self) -> None:
+        """It is told of the end, as by a generator."""
+        told = BrokenReader("begin"), BrokenReader("begin")
+        Generator(scripted(1), stop=self.STOP)([3], streamer=told[0])
+        result = Batcher(scripted(1)).submit(parts_of(stop=self.STOP), [3], streamer=told[1]).result()
+
+        assert ["cancelled"] == result.finish_reasons
+        assert ["begin", "end"] == told[0].told == told[1].told
+
+    def test_a_drafter_and_then_the_decoder_raise(self) -> None:
+        """In one step: every request is told once, and the next ones are served."""
+        decoder = scripted(2)
+        whole = decoder.table
+
+        class Breaks:
+            def propose(self, history: History, budget: Tensor, sample: Any) -> Draft:
+                decoder.table = None  # type: ignore[assignment]
+                raise RuntimeError("no draft")
+
+        with Batcher(decoder) as batcher:
+            drafting = parts_of(stop=self.STOP, drafter=Breaks(), num_draft_tokens=2)
+            handles = [batcher.submit(parts, [3]) for parts in (drafting, parts_of(stop=self.STOP))]
+            for handle in handles:
+                with pytest.raises(TypeError):
+                    handle.result(timeout=60)
+            decoder.table = whole
+
+            assert alone([5], stop=self.STOP) == given(batcher.submit(parts_of(stop=self.STOP), [5]))
+
+    def test_a_part_that_ends_the_thread(self) -> None:
+        """Nobody waits for ever, and nothing more is taken."""
+
+        def leave(logits: Tensor, history: History) -> Tensor:
+            raise SystemExit
+
+        streamer = Collects()
+        with Batcher(scripted(2)) as batcher:
+            handles = [
+                batcher.submit(parts_of(stop=self.STOP), [3], streamer=streamer),
+                batcher.submit(parts_of(stop=self.STOP, processors=leave), [3], num_samples=2),
+            ]
+            for handle in handles:
+                with pytest.raises(RuntimeError, match="the batcher's thread was ended by SystemExit"):
+                    handle.result(timeout=60)
+            with pytest.raises(RuntimeError, match="the batcher is closed"):
+                batcher.submit(parts_of(), [1])
+        assert isinstance(streamer.told[-1], RuntimeError)
+
+    @pytest.mark.parametrize("threaded", [True, False])
+    def test_a_streamer_closes_the_batcher(self, threaded: bool) -> None:
+        """It does not wait for its own thread."""
+        batcher = Batcher(scripted(2))
+
+        class Closes(Collects):
+            def put_event(self, event: Event) -> None:
+                batcher.close(finish=False)
+
+        with batcher if threaded else contextlib.nullcontext():
+            handle = batcher.submit(parts_of(stop=self.STOP), [3], streamer=Closes())
+
+            assert ["cancelled"] == handle.result(timeout=60).finish_reasons
 
     def test_a_slow_reader_pauses_its_request(self) -> None:
         """And no other; it goes on when events are read."""
@@ -661,6 +784,7 @@ class TestRefusals:
             ({"num_samples": 0}, ValueError, "'num_samples' must be a whole number >= 1: got 0"),
             ({"max_unread": 0}, ValueError, "'max_unread' must be a whole number >= 1: got 0"),
             ({"timeout": 0}, ValueError, "'timeout' must be > 0 seconds, or None: got 0"),
+            ({"priority": float("nan")}, ValueError, "'priority' must not be NaN: got nan"),
             ({"priority": "high"}, TypeError, "'priority' must be a number: got 'high'"),
             (
                 {"streamer": OnlyIds(), "num_samples": 2},

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 import torch
 
-from decodekit.decoding import Batcher, Generator, MaxNewTokens, Sample
+from decodekit.decoding import Batcher, Generator, Guided, MaxNewTokens, Sample
 from decodekit.decoding.serving.sharing import reason_not_to_share
 from decodekit.processors import Temperature, TopK
 from decodekit.speculation import DraftModel, DraftTree, PromptLookup, Tree
@@ -65,6 +65,13 @@ def test_what_cannot(parts: dict[str, Any], reason: str) -> None:
     assert str(reason_not_to_share(generator.parts, generator.decoder)).startswith(reason)
     with pytest.raises(ValueError, match=r"row|draft trees"):
         Batcher(decoder(tree_widths=(4,))).submit(generator.parts, [1, 2]).result()
+
+
+def test_a_decoder_with_something_of_each_row() -> None:
+    """Such as a negative prompt."""
+    guided = Guided(ScriptedDecoder(TABLE, batch_size=4), 1.5, [[1], [2]])
+
+    assert "of its own for each row" in str(reason_not_to_share(Generator(guided).parts, guided))
 
 
 def test_a_decoder_in_lockstep() -> None:

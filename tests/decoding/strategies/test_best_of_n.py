@@ -136,6 +136,24 @@ def test_a_closed_stream_ends_the_generation() -> None:
     assert batcher.statistics.tokens < 12
 
 
+def test_a_stream_that_is_closed_before_it_begins_leaves_no_request() -> None:
+    """Its rows are free for others."""
+    parts = generator().parts
+    batcher = Batcher(scripted(2))
+    source = Batched(batcher, parts, {"max_unread": 1})
+    BestOfN(source, 2, by=LogLikelihood()).stream([1]).close()
+
+    assert generator()([2]).ids == batcher.submit(parts, [2]).result(timeout=60).ids
+
+
+@pytest.mark.parametrize("kind", [0, 1])
+def test_without_a_prompt(kind: int) -> None:
+    """Samples begin with the start token."""
+    best = BestOfN(sources(generator(start_of_sequence=4))[kind], 3, by=LogLikelihood())
+
+    assert best([4]).ids == best(None).ids
+
+
 def test_more_samples_than_rows_take_turns() -> None:
     """With the same samples."""
     many = BestOfN(generator(5), 16, by=SelfConsistency())(PROMPTS[0])

@@ -8,7 +8,17 @@ import torch
 from hypothesis import given, strategies as st
 from torch import Tensor
 
-from decodekit.decoding import Batcher, Generator, Guided, History, Logprobs, MaxNewTokens, Sample
+from decodekit.decoding import (
+    Batcher,
+    BeamSearch,
+    Generator,
+    Guided,
+    History,
+    Logprobs,
+    MaxNewTokens,
+    Sample,
+    TransformersModel,
+)
 from decodekit.decoding.cache.slots import Slots
 from decodekit.processors import RepetitionPenalty, Temperature
 from decodekit.speculation import (
@@ -221,6 +231,50 @@ def test_negative_prompts_of_rows_are_refused_where_requests_take_any_row() -> N
         Batcher(guided)
     with pytest.raises(ValueError, match="nothing of its own for each row"):
         Generator(guided)([[1], [2], [3]])
+    with pytest.raises(ValueError, match="nothing of its own for each row"):
+        BeamSearch(guided, beams=2)
+
+
+def test_refused_where_nothing_says_where_a_prompt_ends() -> None:
+    """New tokens follow the negative prompt too."""
+    with pytest.raises(
+        ValueError, match=r"Wrap the decoder that is guided, and use generate\(guidance_scale"
+    ):
+        TransformersModel(Guided(scripted(4), 1.6))  # type: ignore[arg-type]
+
+
+def after_five(prompt: list[int]) -> list[int]:
+    """What follows a 5, of which there must be one."""
+    return prompt[prompt.index(5) + 1 :]
+
+
+def test_a_function_that_raises_for_a_prompt_ends_its_request() -> None:
+    """And no other, whether it runs already or comes after; rows without a request are not asked for."""
+    generator = Generator(Guided(scripted(4), 1.6, after_five), stop=MaxNewTokens(6))
+    alone = generator([5, 7]).ids
+    with Batcher(generator.decoder) as batcher:
+        handles = [batcher.submit(generator.parts, prompt) for prompt in ([5, 7], [1, 7], [1, 5], [5, 7])]
+        for handle, raises in zip(handles, (False, True, True, False), strict=True):
+            if raises:
+                with pytest.raises(ValueError, match=r"not in list|the ids of one prompt"):
+                    handle.result(timeout=60)
+            else:
+                assert alone == handle.result(timeout=60).ids
+
+
+def test_a_guided_draft_is_not_asked_about_prompts_that_it_cannot_draft_for() -> None:
+    """Its negative prompt might not fit either."""
+    parts = {"stop": MaxNewTokens(5)}
+    prompts = [[1, 2, 3] * 10, [1, 2]]
+
+    def beginning(prompt: list[int]) -> list[int]:
+        return prompt[:25]
+
+    plain = Generator(Guided(scripted(4), 2.0, beginning), **parts)
+    draft = DraftModel(Guided(scripted(4, NEAR, max_length=20), 2.0, beginning))
+    drafting = Generator(plain.decoder, drafter=draft, num_draft_tokens=2, **parts)
+
+    assert plain(prompts).ids == drafting(prompts).ids
 
 
 def test_a_function_of_the_prompt_is_called_once_for_it() -> None:
