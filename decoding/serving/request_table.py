@@ -192,8 +192,9 @@ class RequestTable:
             del self._seated[request.seat]
             request.seat = None
 
-    def _taken_failures(self) -> list[tuple[BatchedRequest, Exception]]:
-        failures, self._failures = self._failures, []
+    def _taken_failures(self) -> list[Told]:
+        failures: list[Told] = [*self._failures]
+        self._failures.clear()
         return failures
 
     def _failed(self, active: ActiveRequest, error: Exception) -> None:
