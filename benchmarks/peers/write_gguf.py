@@ -55,14 +55,39 @@ def interleaved(matrix: Any, heads: int) -> Any:
     return matrix.reshape(heads, 2, outputs // heads // 2, inputs).swapaxes(1, 2).reshape(outputs, inputs)
 
 
+def stored_type(name: str, shape: tuple[int, ...], kind: str, tied: bool) -> str:
+    """
+    The type of a weight in a file of type *kind*.
+
+    llama-quantize keeps the output layer of a Q4_0 file in Q6_K, or where the width is no multiple of 256 in
+    Q8_0. The package gguf writes no Q6_K, so that a layer of such a width is of 4 bits too.
+
+    >>> stored_type("lm_head.weight", (49_152, 576), "Q4_0", tied=False)
+    'Q8_0'
+
+    Args:
+        name: transformers' name.
+
+        shape: Its own.
+
+        kind: The type of the other matrices.
+
+        tied: Whether the embedding is the output layer.
+    """
+    if len(shape) == 1:
+        return "F32"
+    is_output = name.removesuffix(".weight") == ("model.embed_tokens" if tied else "lm_head")
+    return "Q8_0" if is_output and kind == "Q4_0" and shape[1] % 256 else kind
+
+
 def write(specification: dict[str, Any]) -> dict[str, Any]:
     """Write the file; the bytes that a decode step reads."""
     import gguf
     import numpy
 
-    config, kind = specification["config"], gguf.GGMLQuantizationType[specification["type"]]
+    config, kind = specification["config"], specification["type"]
     writer = gguf.GGUFWriter(specification["file"], "llama")
-    writer.add_file_type(gguf.LlamaFileType[_FILE_TYPES[specification["type"]]])
+    writer.add_file_type(gguf.LlamaFileType[_FILE_TYPES[kind]])
     writer.add_vocab_size(config["vocab_size"])
     writer.add_context_length(config["max_position_embeddings"])
     writer.add_embedding_length(config["hidden_size"])
@@ -87,7 +112,7 @@ def write(specification: dict[str, Any]) -> dict[str, Any]:
         part = file.stem.removesuffix(".weight").rpartition(".")[2]
         if part in heads:
             tensor = interleaved(tensor, heads[part])
-        stored = gguf.GGMLQuantizationType.F32 if tensor.ndim == 1 else kind
+        stored = gguf.GGMLQuantizationType[stored_type(file.stem, tensor.shape, kind, tied)]
         data = gguf.quants.quantize(numpy.ascontiguousarray(tensor), stored)
         writer.add_tensor(gguf_name(file.stem), data, raw_dtype=stored)
         # An embedding that is not also the head is read one row a token.

@@ -2,7 +2,7 @@
 
 import numpy
 
-from decodekit.benchmarks.peers.write_gguf import gguf_name, interleaved
+from decodekit.benchmarks.peers.write_gguf import gguf_name, interleaved, stored_type
 
 
 def test_names() -> None:
@@ -42,3 +42,16 @@ def test_rotating_neighbours_of_one_is_rotating_halves_of_the_other() -> None:
     )
 
     assert numpy.allclose(turned, found)
+
+
+def test_only_the_output_layer_of_four_bits_has_another_type() -> None:
+    """As llama-quantize stores it: the embedding if that is tied, and where Q6_K cannot be."""
+    embedding, head, wide = "model.embed_tokens.weight", "lm_head.weight", (49_152, 512)
+    narrow, norm = (49_152, 576), "model.norm.weight"
+
+    assert "Q8_0" == stored_type(embedding, narrow, "Q4_0", tied=True)
+    assert "Q8_0" == stored_type(head, narrow, "Q4_0", tied=False)
+    assert "Q4_0" == stored_type(embedding, narrow, "Q4_0", tied=False)
+    assert "Q4_0" == stored_type(embedding, wide, "Q4_0", tied=True)
+    assert "BF16" == stored_type(embedding, narrow, "BF16", tied=True)
+    assert "F32" == stored_type(norm, (576,), "Q4_0", tied=True)
