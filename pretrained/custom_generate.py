@@ -8,7 +8,7 @@ from torch import Tensor
 from transformers.generation.utils import GenerateDecoderOnlyOutput
 
 from ..decoding import Generator, Sample, TransformersModel
-from ..decoding.optional_protocols import TakesArgmax
+from ..decoding.optional_protocols import TakesArgmax, stages_of
 from ..decoding.protocols import (
     Decoder,
     Drafter,
@@ -19,9 +19,11 @@ from ..decoding.protocols import (
     Verification,
 )
 from ..decoding.sampling.greedy import Greedy
+from ..processors import from_transformers
 from ..speculation import SpeculativeGenerator
 from .draft_fields import drafting_of
 from .generate_arguments import (
+    asks_for_length,
     check_length,
     custom_processors,
     joined,
@@ -46,6 +48,7 @@ def decodekit_generate(
     generation_config: Any = None,
     *,
     streamer: Any = None,
+    tokenizer: Any = None,
     decoder: Decoder | None = None,
     processors: Processor | None = None,
     sampler: Sampler | None = None,
@@ -68,7 +71,8 @@ def decodekit_generate(
     the model's own ``generate``; sampled text has its distribution, and torch's generator gives the seed.
 
     ``generate`` keeps ``streamer``, ``assistant_model`` and ``tokenizer`` from custom functions. Bind a
-    streamer with ``functools.partial(decodekit_generate, streamer=streamer)``; give ``drafter`` in place of
+    streamer, and the tokenizer that decodes for it, with ``functools.partial(decodekit_generate,
+    streamer=streamer, tokenizer=tokenizer)``; give ``drafter`` in place of
     an assistant, and ``stop=StopStrings(...)`` in place of ``stop_strings``.
 
     Args:
@@ -85,14 +89,18 @@ def decodekit_generate(
 
         streamer: Of decodekit, or with ``put`` and ``end``.
 
+        tokenizer: Decodes the text for a streamer of decodekit.
+
         decoder: Made from *model*. May be left out where *model* is a
             :class:`~decodekit.decoding.TransformersModel`.
 
-        processors: In place of the config's.
+        processors: Beside the config's, where transformers puts those that ``generate`` is given: before
+            temperature and filters.
 
         sampler: In place of the config's: ``Greedy()`` or ``Sample()``.
 
-        stop: In place of the maximum length.
+        stop: Beside the maximum length that ``generate`` was asked for, and in place of its default of 20 new
+            tokens.
 
         drafter: For speculation.
 
@@ -119,23 +127,23 @@ def decodekit_generate(
     decoder = _decoder(model, decoder)
     _check(config, model_kwargs)
     rows, columns = rows_of(input_ids, model_kwargs.get("attention_mask")), input_ids.shape[1]
-    if stop is None:
+    limited = stop is None or asks_for_length(config, columns)
+    if limited:
         check_length(rows, config.max_length - columns, decoder.shape.max_length)
     if sampler is None:
         # The caller's seed governs this one.
         sampler = Sample(int(torch.randint(2**62, ()))) if config.do_sample else Greedy()
     greedy = isinstance(sampler, TakesArgmax) and sampler.takes_argmax
     custom = custom_processors(model, config, logits_processor, input_ids, model_kwargs)
-    found = parts_of(config, columns, not greedy)
-    if processors is None:
-        processors = joined(found, custom)
-    elif custom:
-        raise ValueError(f"'processors' and 'logits_processor' exclude each other: got {custom!r}")
+    added = [*map(from_transformers, custom), *stages_of(processors)]
     options: dict[str, Any] = {
-        "processors": processors,
+        "processors": joined(parts_of(config, columns, not greedy), added),
         "sampler": sampler,
-        "stop": stop_of(stopping_criteria, columns, stop),
+        "stop": stop_of(stopping_criteria, columns, stop, limited),
         "exact_width": exact_width,
+        "tokenizer": tokenizer,
+        # Where a row ends is said by the criteria.
+        "end_of_sequence": None,
     }
     given = {"drafter": drafter, "num_draft_tokens": num_draft_tokens, "verification": verification}
     speculation = drafting_of(config, {name: part for name, part in given.items() if part is not None})

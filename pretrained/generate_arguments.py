@@ -10,8 +10,11 @@ from transformers import EosTokenCriteria, MaxLengthCriteria
 
 from ..decoding import EndOfSequence, MaxNewTokens, stop_from_transformers
 from ..decoding.protocols import Processor, StopCondition
-from ..processors import Chain, GenerationParts, from_generation_config, from_transformers
+from ..processors import Chain, GenerationParts, from_generation_config
 from ..processors.interop.generation_fields import STAGES
+
+_DEFAULT_NEW_TOKENS = 20
+"""Of ``generate``."""
 
 _AFTER_CUSTOM = tuple(
     kind
@@ -115,14 +118,21 @@ def custom_processors(
     return custom
 
 
-def joined(parts: GenerationParts, custom: Sequence[Any]) -> Processor:
+def joined(parts: GenerationParts, custom: Sequence[Processor]) -> Processor:
     """The config's stages with *custom* ones where transformers puts them: before temperature and filters."""
     stages = parts.processors.processors
     first = next((n for n, one in enumerate(stages) if isinstance(one, _AFTER_CUSTOM)), len(stages))
-    return Chain((*stages[:first], *map(from_transformers, custom), *stages[first:]))
+    return Chain((*stages[:first], *custom, *stages[first:]))
 
 
-def stop_of(criteria: Sequence[Any], columns: int, stop: StopCondition | None) -> StopCondition:
+def asks_for_length(config: Any, columns: int) -> bool:
+    """Whether the maximum length of a prepared *config* is not the default, *columns* and 20 new tokens."""
+    return config.max_new_tokens is not None or config.max_length != columns + _DEFAULT_NEW_TOKENS
+
+
+def stop_of(
+    criteria: Sequence[Any], columns: int, stop: StopCondition | None, limited: bool
+) -> StopCondition:
     """
     The stop condition of prepared *criteria*.
 
@@ -131,22 +141,25 @@ def stop_of(criteria: Sequence[Any], columns: int, stop: StopCondition | None) -
 
         columns: Those of the prompts, padding included.
 
-        stop: In place of their maximum length; None for that.
+        stop: A further one; None for none.
+
+        limited: Whether their maximum length counts.
 
     Raises:
         TypeError: One is no criterion.
 
         ValueError: One depends on more than its arguments.
     """
-    found: Any = stop
     others: list[Any] = []
+    found: Any = None
     for one in criteria:
         if type(one) is MaxLengthCriteria:
-            found = MaxNewTokens(max(one.max_length - columns, 1)) if found is None else found
+            found = MaxNewTokens(max(one.max_length - columns, 1)) if limited else None
         elif type(one) is EosTokenCriteria:
             others.append(EndOfSequence(one.eos_token_id.tolist()))
         else:
             others.append(stop_from_transformers(one))
+    others += [] if stop is None else [stop]
     for one in reversed(others):
         found = one if found is None else one | found
     result: StopCondition = found

@@ -5,6 +5,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
+import attrs
 import pytest
 import torch
 from torch import Tensor
@@ -35,6 +36,7 @@ from decodekit.pretrained import decodekit_generate
 from decodekit.pretrained.draft_fields import drafting_of
 from decodekit.processors import RepetitionPenalty, Temperature, TopK, from_transformers
 from decodekit.speculation import ConfidenceLength, DraftModel, PromptLookup
+from decodekit.streaming import Callback
 
 PAD = 0
 Models = Callable[..., PreTrainedModel]
@@ -124,7 +126,7 @@ def test_greedy_is_the_models_own(
 
 
 def test_sampling_is_a_generators(stock: PreTrainedModel, decoder: StaticDecoder) -> None:
-    """Parts of the options, those that are given in their place, and torch's generator for a seed."""
+    """Parts of the options, those that are given beside them, and torch's generator for a seed."""
     options = {"do_sample": True, "temperature": 0.7, "top_k": 9, "custom_generate": decodekit_generate}
     chain = Temperature(0.7) | TopK(9)
     generator = Generator(decoder, processors=chain, sampler=Sample(seed=3), stop=MaxNewTokens(14))
@@ -134,7 +136,8 @@ def test_sampling_is_a_generators(stock: PreTrainedModel, decoder: StaticDecoder
         return said(stock, decoder=decoder, **{**options, **more})[:, 17:].tolist()
 
     assert expected == new(sampler=Sample(seed=3))
-    assert expected == new(sampler=Sample(seed=3), processors=chain, temperature=0.1)
+    penalised = attrs.evolve(generator, processors=RepetitionPenalty(1.3) | chain)
+    assert penalised(PROMPTS).ids == new(sampler=Sample(seed=3), processors=RepetitionPenalty(1.3))
 
     def seeded() -> Any:
         torch.manual_seed(11)
@@ -179,7 +182,7 @@ def test_a_given_processor_comes_before_the_filters(stock: PreTrainedModel, deco
 
 
 def test_parts(stock: PreTrainedModel, decoder: StaticDecoder) -> None:
-    """A stop in place of the limit, a drafter, and a streamer that is bound."""
+    """A stop beside the limit, a drafter, and a streamer that is bound."""
 
     class Streamer:
         def __init__(self) -> None:
@@ -200,7 +203,8 @@ def test_parts(stock: PreTrainedModel, decoder: StaticDecoder) -> None:
         decoder=decoder,
         drafter=PromptLookup(),
         num_draft_tokens=3,
-        stop=StopTokens([60]) | MaxNewTokens(30),
+        stop=StopTokens([60]),
+        max_new_tokens=30,
         eos_token_id=ENDS,
     )
     stop = EndOfSequence(ENDS) | StopTokens([60]) | MaxNewTokens(30)
@@ -208,6 +212,46 @@ def test_parts(stock: PreTrainedModel, decoder: StaticDecoder) -> None:
     assert Generator(decoder, stop=stop)(PROMPTS[0]).ids[0] == found[0, 17:].tolist()
     assert found[0].tolist() == streamer.ids
     assert 1 == streamer.ended
+
+
+def test_a_stop_joins_the_limit_that_was_asked_for(stock: PreTrainedModel, decoder: StaticDecoder) -> None:
+    """As do all of its criteria."""
+    found = said(
+        stock, custom_generate=decodekit_generate, decoder=decoder, stop=StopTokens([1_000]), max_new_tokens=5
+    )
+
+    assert Generator(decoder, stop=MaxNewTokens(5))(PROMPTS).ids == found[:, 17:].tolist()
+
+
+def test_a_stop_takes_the_place_of_the_default_limit(stock: PreTrainedModel, decoder: StaticDecoder) -> None:
+    """Of 20 new tokens."""
+    options = {"custom_generate": decodekit_generate, "decoder": decoder, "max_new_tokens": None}
+    with pytest.warns(UserWarning, match="max_length"):
+        found = said(stock, **options, stop=MaxNewTokens(23))
+
+    assert Generator(decoder, stop=MaxNewTokens(23))(PROMPTS).ids == found[:, 17:].tolist()
+
+
+def test_text_for_a_streamer(stock: PreTrainedModel, decoder: StaticDecoder) -> None:
+    """A tokenizer is bound beside it."""
+    texts: list[str] = []
+
+    class Words:
+        def decode(self, token_ids: list[int], **options: Any) -> str:
+            return "".join(f"{token} " for token in token_ids)
+
+        def convert_ids_to_tokens(self, ids: int) -> str:
+            return f"{ids} "
+
+    streamer = Callback(lambda event: texts.append(event.text))
+    found = said(
+        stock,
+        **padded(PROMPTS[:1]),
+        custom_generate=partial(decodekit_generate, streamer=streamer, tokenizer=Words()),
+        decoder=decoder,
+    )
+
+    assert found[0, 17:].tolist() == [int(word) for word in "".join(texts).split()]
 
 
 REFUSED: dict[str, tuple[dict[str, Any], type[Exception], str]] = {
@@ -229,11 +273,6 @@ REFUSED: dict[str, tuple[dict[str, Any], type[Exception], str]] = {
         {"input_ids": torch.tensor([[3, 0]]), "attention_mask": torch.tensor([[1, 0]])},
         ValueError,
         "padding_side='left'",
-    ),
-    "two-chains": (
-        {"processors": TopK(3), "logits_processor": [Even()]},
-        ValueError,
-        "'processors' and 'logits_processor' exclude each other",
     ),
     "replaced": (
         {"do_sample": True, "temperature": 0.5, "logits_processor": [TemperatureLogitsWarper(0.9)]},
