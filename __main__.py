@@ -90,7 +90,7 @@ def _add_compile(commands: Any) -> None:
     add = command.add_argument
     add("--model", required=True, metavar="MODEL", help="a folder, a hub id, or a GGUF file")
     add("-o", "--output", required=True, type=pathlib.Path, metavar="DIR", help="the folder to write")
-    add("--target", default="auto", help="auto, cpu, cuda or neuron (%(default)s)")
+    add("--target", default="auto", help="auto, cpu, cuda, eager or neuron (%(default)s)")
     add("--batch-size", type=int, default=1, metavar="N", help="rows (%(default)s)")
     add("--max-length", type=int, metavar="N", help="positions of a row (2048, or the model's if fewer)")
     add("--widths", type=int, nargs="+", metavar="N", help="columns of the forwards (as compile_decoder)")
@@ -127,9 +127,16 @@ def _add_inspect(commands: Any) -> None:
     inspect = commands.add_parser("inspect", help="memory, cores, limit of tokens/s", description=text)
     inspect.set_defaults(command=_inspect)
     add = inspect.add_argument
-    add("model", metavar="MODEL", help="a folder, a hub id, or a config.json alone")
-    add("--batch", type=int, default=1, metavar="N", help="rows (%(default)s)")
-    add("--length", type=int, metavar="N", help="positions of a row (2048, or the model's if fewer)")
+    add("model", metavar="MODEL", help="a folder, a hub id, a GGUF file, a config.json, or a saved decoder")
+    # What is not given is a saved decoder's own.
+    add("--batch-size", "--batch", type=int, metavar="N", help="rows (1)")
+    add(
+        "--max-length",
+        "--length",
+        type=int,
+        metavar="N",
+        help="positions of a row (2048, or the model's if fewer)",
+    )
     add("--widths", type=int, nargs="+", metavar="N", help="columns of the forwards (as compile_decoder)")
     add("--spans", type=int, nargs="+", metavar="N", help="positions attended to (as compile_decoder)")
     add("--dtype", help="float32, bfloat16, float16 or float64 (the model's own)")

@@ -13,8 +13,6 @@ from .targets.target import TakesCompilerArguments
 def compile_to_folder(options: argparse.Namespace) -> int:
     """Compile the model that *options* name and save it with its tokenizer."""
     target = resolve(options.target)
-    if target.name == "eager":
-        raise ValueError(f"--target must be one that compiles: got {options.target}, which is 'eager' here")
     if options.compiler_args is not None:
         if not isinstance(target, TakesCompilerArguments):
             raise ValueError(

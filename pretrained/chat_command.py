@@ -14,23 +14,24 @@ from .generation_report import report
 _END = "/exit"
 _UNDO = "/undo"
 _EDIT = "/edit"
+_COMMANDS = (
+    f"{_END} ends the conversation, {_UNDO} takes the last turn back, {_EDIT} TEXT says TEXT in its place; "
+    "a message that begins with / is written with //"
+)
+
+
+class _CommandError(Exception):
+    """A line that is no command, or none that can be done now."""
 
 
 def chat(options: argparse.Namespace) -> int:
     """Answer each line of standard input until it ends or a line is ``/exit``."""
-    # Imported on demand: only here is it noisy.
-    from transformers.utils.logging import disable_progress_bar
-
-    disable_progress_bar()  # type: ignore[no-untyped-call]  # untyped in transformers
     if options.temp > 0 and options.seed is None:
         # One for the whole conversation, which can then be repeated.
         options.seed = fresh_seed()
     session = Session(generator_of(options), system=options.system)
     if sys.stdin.isatty():
-        print(
-            f"{_END} ends the conversation, {_UNDO} takes the last turn back, {_EDIT} TEXT says TEXT instead",
-            file=sys.stderr,
-        )
+        print(_COMMANDS, file=sys.stderr)
     converse(session, _lines(), seed=options.seed if options.temp > 0 else None, quiet=options.quiet)
     return 0
 
@@ -39,8 +40,9 @@ def converse(session: Session, lines: Iterator[str], *, seed: int | None = None,
     """
     Answer each of *lines*.
 
-    ``/undo`` takes the last turn back, and ``/edit TEXT`` says something else in its place. What cannot be,
-    such as a line for which the conversation has no room, is reported, and the conversation stays.
+    ``/undo`` takes the last turn back, and ``/edit TEXT`` says something else in its place; any other line
+    that begins with one ``/`` lists the commands. What cannot be, such as a line for which the conversation
+    has no room, is reported, and the conversation stays.
 
     Args:
         session: The conversation; extended.
@@ -54,7 +56,7 @@ def converse(session: Session, lines: Iterator[str], *, seed: int | None = None,
     for line in lines:
         try:
             answer = _answer(session, line)
-        except (SessionFullError, IndexError) as error:
+        except (SessionFullError, IndexError, _CommandError) as error:
             print(error, file=sys.stderr)
             continue
         if answer is None:
@@ -67,12 +69,19 @@ def converse(session: Session, lines: Iterator[str], *, seed: int | None = None,
 def _answer(session: Session, line: str) -> EventStream | None:
     """The answer to a line; None after a command that has none."""
     command, _, text = line.strip().partition(" ")
-    if command == _EDIT and text:
+    if command.startswith("//"):
+        return session.say(line.lstrip()[1:])
+    if not command.startswith("/"):
+        return session.say(line)
+    if command not in (_EDIT, _UNDO) or bool(text) != (command == _EDIT):
+        raise _CommandError(_COMMANDS)
+    if not session.turns:
+        raise _CommandError("nothing was said yet")
+    if command == _EDIT:
         return session.edit(-1, text)
-    if line.strip() == _UNDO:
-        session.rewind()
-        return None
-    return session.say(line)
+    session.rewind()
+    print("the last turn is taken back", file=sys.stderr)
+    return None
 
 
 def _print(answer: EventStream) -> None:

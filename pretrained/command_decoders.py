@@ -39,7 +39,11 @@ def check_source(options: argparse.Namespace, source: str, flag: str) -> None:
     if target is not None and target not in NAMES:
         raise ValueError(f"--target must be one of {', '.join(NAMES)}: got {target}")
     if not is_saved_decoder(source):
-        check_model(source, flag)
+        name = "--draft, if neither lookup nor suffix," if flag == "--draft" else flag
+        check_model(source, name)
+        if not Path(source).exists():
+            # A hub id may name nothing.
+            find_config(source, name)
         return
     values = vars(options)
     given = [name for name in _OF_COMPILED if values[name] is not None]

@@ -17,11 +17,6 @@ from .generation_report import as_json, report
 
 def generate(options: argparse.Namespace) -> int:
     """Generate what *options*, checked, ask for; 1 if ``--compare`` finds other tokens."""
-    # Imported on demand: only here is it noisy.
-    from transformers.utils.logging import disable_progress_bar
-
-    # The progress bar would mix with the text.
-    disable_progress_bar()  # type: ignore[no-untyped-call]  # untyped in transformers
     if options.temp == 0 and (options.top_k, options.top_p, options.min_p) != (0, 1.0, 0.0):
         print("decodekit: --top-k, --top-p and --min-p change nothing at --temp 0", file=sys.stderr)
     text = prompt_text(options.prompt)
@@ -37,17 +32,17 @@ def generate(options: argparse.Namespace) -> int:
 
 def prompt_text(prompt: str) -> str:
     """
-    The text that ``--prompt`` names: itself, standard input, or a file's.
+    The text that ``--prompt`` names: itself, or standard input or a file without its final newline.
 
     Raises:
         ValueError: The text is empty, is not UTF-8, or cannot be read.
     """
     try:
         if prompt == "-":
-            text = sys.stdin.read()
+            text = sys.stdin.read().removesuffix("\n")
         elif prompt.startswith("@"):
             with open(prompt[1:], encoding="utf-8") as file:
-                text = file.read()
+                text = file.read().removesuffix("\n")
         else:
             text = prompt
     except OSError as error:

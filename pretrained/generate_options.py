@@ -18,7 +18,12 @@ _LOOKUPS = ("lookup", "suffix")
 def add_generate_options(parser: argparse.ArgumentParser) -> None:
     """Add the flags of ``generate``."""
     add = parser.add_argument_group("prompt").add_argument
-    add("--prompt", required=True, metavar="TEXT", help="the prompt; - is standard input, @FILE a file")
+    add(
+        "--prompt",
+        required=True,
+        metavar="TEXT",
+        help="the prompt; - is standard input, @FILE a file, without a final newline",
+    )
     add("--chat", action="store_true", help="the prompt is a user's message, in the model's chat template")
     add_system(add)
     _add_model(parser)

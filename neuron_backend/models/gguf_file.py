@@ -9,7 +9,7 @@ import torch
 from .unsupported import UnsupportedArchitecture
 
 if TYPE_CHECKING:
-    from transformers import PreTrainedModel, PreTrainedTokenizerBase
+    from transformers import PretrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
 
 SUFFIX = ".gguf"
 _MAGIC = b"GGUF"
@@ -91,6 +91,21 @@ def load_gguf_model(path: str | PathLike[str], dtype: torch.dtype | None) -> "Pr
         reason = f"{file} lacks {len(missing)} of its weights, such as {missing[0]}"
         raise UnsupportedArchitecture(type(model).__name__, reason)
     return model
+
+
+def load_gguf_config(path: str | PathLike[str]) -> "PretrainedConfig":
+    """
+    The config of the model in a GGUF file, without its weights.
+
+    Raises:
+        FileNotFoundError, ValueError, ImportError: As :func:`check_gguf`.
+    """
+    from transformers import AutoConfig
+
+    check_gguf(path)
+    file = Path(path)
+    config: PretrainedConfig = AutoConfig.from_pretrained(str(file.parent), gguf_file=file.name)
+    return config
 
 
 def load_gguf_tokenizer(path: str | PathLike[str]) -> "PreTrainedTokenizerBase":

@@ -19,6 +19,7 @@ from ..models.gguf_file import is_gguf, load_gguf_model
 from ..models.model_source import model_not_found
 from ..models.rope_scaling import fix_rope_scaling
 from ..models.weights import align, copy_sharing_weights, dtype_name, weight_dtype
+from ..models.without_bars import without_bars
 from ..tensor_parallel.ranks import Ranks
 from ..tensor_parallel.sharded_model import load_shard
 
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
 
+@without_bars()
 def load_model(path: str | PathLike[str], dtype: torch.dtype | None) -> "PreTrainedModel":
     """
     Load the model in a folder, a GGUF file or a hub repository, or that of a quantised saved decoder.
@@ -59,6 +61,7 @@ def load_model(path: str | PathLike[str], dtype: torch.dtype | None) -> "PreTrai
     return model
 
 
+@without_bars()
 def saved_model(
     folder: Path, manifest: Manifest, stored: Mapping[str, Tensor], ranks: Ranks | None
 ) -> "PreTrainedModel":

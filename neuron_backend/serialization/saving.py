@@ -26,6 +26,7 @@ from ..artifacts.quantized_files import save_quantized
 from ..artifacts.stored_weights import TensorEntry, tensor_entries
 from ..models.fused_projections import fused_projection_names
 from ..models.weights import derived_buffers, dtype_name
+from ..models.without_bars import without_bars
 from ..static_decoder import StaticDecoder
 from ..targets.neuron.detect import neuron_versions
 from ..targets.target import RunsStored
@@ -83,7 +84,8 @@ def _write(
         save_quantized(model, folder)
     else:
         # In one file, whatever its size.
-        model.save_pretrained(folder, state_dict=dict(weights), max_shard_size="1000TB")
+        with without_bars():
+            model.save_pretrained(folder, state_dict=dict(weights), max_shard_size="1000TB")
     if tokenizer is not None:
         tokenizer.save_pretrained(folder)
     save_file(constants(decoder), folder / CONSTANTS)

@@ -39,20 +39,22 @@ def inspect(options: argparse.Namespace) -> int:
 
 def sizing_of(options: argparse.Namespace) -> Sizing:
     """
-    The sizes of the decoder that *options* describe.
+    The sizes of the decoder that *options* describe; what they leave out is a saved decoder's own.
 
     Raises:
         ValueError: The shape is invalid.
     """
+    if (saved := _manifest(Path(options.model))) is not None:
+        options = _completed(options, saved)
     facts, model = facts_of_config(options.model, weight_dtype(options.dtype))
-    length = default_max_length(model) if options.length is None else options.length
+    length = default_max_length(model) if options.max_length is None else options.max_length
     widths = options.widths or (
         clip_widths(DEFAULT_WIDTHS, length) if options.instance is None else neuron_widths(length)
     )
     shape = decoder_shape(
         model,
         vocab_size=facts.geometry.vocab_size,
-        batch_size=options.batch,
+        batch_size=1 if options.batch_size is None else options.batch_size,
         max_length=length,
         widths=widths,
     )
@@ -62,6 +64,28 @@ def sizing_of(options: argparse.Namespace) -> Sizing:
         spans=decoder_spans(options.spans, shape.max_length),
         storage=options.weights,
     )
+
+
+def _completed(options: argparse.Namespace, saved: Manifest) -> argparse.Namespace:
+    """*options* with the values of a *saved* decoder where they have none."""
+    length = saved.shape.max_length if options.max_length is None else options.max_length
+    same_length = length == saved.shape.max_length
+    own = {
+        "batch_size": saved.shape.batch_size,
+        "max_length": length,
+        # Those of another length are the defaults of that.
+        "widths": list(saved.shape.widths) if same_length else None,
+        "spans": saved.spans if same_length else None,
+        "dtype": saved.dtype,
+        "weights": next(iter(saved.quantized.values()), None),
+    }
+    given = {name: value for name, value in vars(options).items() if value is not None}
+    return argparse.Namespace(**{**vars(options), **own, **given})
+
+
+def _manifest(folder: Path) -> Manifest | None:
+    """What is written of a saved decoder in *folder*; None for another folder."""
+    return Manifest.read(folder) if (folder / NAME).is_file() else None
 
 
 def _model(sizing: Sizing) -> dict[str, Any]:
@@ -88,9 +112,8 @@ def _model(sizing: Sizing) -> dict[str, Any]:
 
 def _saved(folder: Path) -> dict[str, Any]:
     """What a saved decoder's *folder* holds; nothing for another folder."""
-    if not (folder / NAME).is_file():
-        return {}
-    return {"saved": {"target": Manifest.read(folder).target, "kernels": saved_kernels(folder)}}
+    saved = _manifest(folder)
+    return {} if saved is None else {"saved": {"target": saved.target, "kernels": saved_kernels(folder)}}
 
 
 def _instance(sizing: Sizing, instance: Instance, degree: int | None) -> dict[str, Any]:

@@ -13,6 +13,7 @@ from transformers import AutoConfig, AutoModelForCausalLM, PretrainedConfig, Pre
 from transformers.pytorch_utils import Conv1D
 
 from ..kv_cache.geometry import Geometry
+from ..models.gguf_file import is_gguf, load_gguf_config
 from ..models.model_source import is_hub_id
 from ..models.unsupported import UnsupportedArchitecture
 
@@ -102,7 +103,7 @@ def facts_of_config(
     The facts of the model that a config describes, and the model with fake tensors.
 
     Args:
-        model: A folder, a hub id, or the path of a config.json.
+        model: A folder, a hub id, a GGUF file, or the path of a config.json.
 
         dtype: None: the config's own.
 
@@ -144,11 +145,13 @@ _UNKNOWN = "Unrecognized configuration class"
 def _config(model: str | PathLike[str]) -> PretrainedConfig:
     if not Path(model).exists() and not is_hub_id(str(model)):
         raise FileNotFoundError(
-            f"'model' must be a folder, a config.json, or a hub id such as 'user/name': got {str(model)!r}, "
-            "which is neither: there is no such file"
+            "'model' must be a folder, a GGUF file, a config.json, or a hub id such as 'user/name': got "
+            f"{str(model)!r}, which is none of them: there is no such file"
         )
     try:
-        config: PretrainedConfig = AutoConfig.from_pretrained(str(model))
+        config: PretrainedConfig = (
+            load_gguf_config(model) if is_gguf(model) else AutoConfig.from_pretrained(str(model))
+        )
     except OSError:
         raise
     except Exception as error:

@@ -44,7 +44,6 @@ class TestCompile:
     @pytest.mark.parametrize(
         ("more", "message"),
         [
-            (["--target", "eager"], "--target must be one that compiles: got eager"),
             (["--target", "gpu"], "'target' must be one of"),
             (
                 ["--target", "cpu", "--compiler-args=-O1"],

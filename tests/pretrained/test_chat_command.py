@@ -58,12 +58,14 @@ def test_commands(model: pathlib.Path, capsys: pytest.CaptureFixture[str]) -> No
     decoder = compile_decoder(model, target="eager", max_length=48, widths=(1, 32))
     session = Session(Generator(decoder, stop=MaxNewTokens(4), tokenizer=decoder.tokenizer))
 
-    lines = ["/undo", "/edit x", "a", "b", "/undo", "/edit c", "long " * 40, "d"]
+    lines = ["/undo", "/edit x", "a", "b", "/undo", "/edit c", "long " * 40, "/help", "/edit", "//d"]
     converse(session, iter(lines), quiet=True)
 
-    assert ["c", "d"] == [turn.messages[0]["content"] for turn in session.turns]
+    assert ["c", "/d"] == [turn.messages[0]["content"] for turn in session.turns]
     _, err = capsys.readouterr()
-    assert 2 == err.count("one of 0 turns")
+    assert 2 == err.count("nothing was said yet")
+    assert 1 == err.count("the last turn is taken back")
+    assert 2 == err.count("/exit ends the conversation")
     assert 1 == err.count("at most 48 tokens")
 
 

@@ -12,7 +12,7 @@ from decodekit.neuron_backend import compile_decoder
 from decodekit.pretrained import command_decoders
 
 DRAFT = pathlib.Path(__file__).parents[2] / "examples" / "pair" / "draft"
-PROMPT = "def read(path):\n"
+PROMPT = "def read(path):"
 EAGER = ("--target", "eager", "--max-length", "128", "--dtype", "float64")
 TEMPLATE = (
     "{% for m in messages %}<{{ m.role }}>{{ m.content }}{% endfor %}"
@@ -39,10 +39,10 @@ def with_template(tmp_path: pathlib.Path) -> pathlib.Path:
 def test_prompts_of_files_and_of_standard_input(
     tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """They give the text of the prompt itself."""
+    """They give the text of the prompt itself, without their final newline."""
     file = tmp_path / "prompt.txt"
-    file.write_text(PROMPT, encoding="utf-8")
-    monkeypatch.setattr("sys.stdin", io.StringIO(PROMPT))
+    file.write_text(f"{PROMPT}\n", encoding="utf-8")
+    monkeypatch.setattr("sys.stdin", io.StringIO(f"{PROMPT}\n"))
 
     texts = [run(capsys, "--prompt", prompt, *EAGER)[1] for prompt in (PROMPT, f"@{file}", "-")]
 
@@ -152,6 +152,11 @@ def test_saved_decoders(tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[st
             "--widths must have 4, for 3 draft tokens: got 1 5",
         ),
         (["--prompt", "@nowhere"], "--prompt must name a file that can be read: got @nowhere"),
+        (
+            ["--draft", "lookpu"],
+            "--draft, if neither lookup nor suffix, must be a folder, or the id of a model on the hub: got "
+            "'lookpu'",
+        ),
         (["--model", "nowhere"], "--model must be a folder, or the id of a model on the hub: got 'nowhere'"),
     ],
 )

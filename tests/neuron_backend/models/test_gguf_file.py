@@ -194,3 +194,17 @@ def test_missing_packages_are_named(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     )
     with pytest.raises(ImportError, match=r"gguf cannot be imported.*pip install 'decodekit\[gguf\]'"):
         compile_decoder(tmp_path / "any.gguf")
+
+
+def test_loading_shows_no_bar(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    """Neither for the file nor for a saved decoder; transformers' own settings stay as they were."""
+    from transformers.utils import logging
+
+    path = write_gguf(tmp_path / "tiny.gguf", made("llama"), "llama")
+    capfd.readouterr()
+    options = {"target": "eager", "widths": (1, 8), "max_length": 64, "progress": False}
+    compile_decoder(path, **options).save(tmp_path / "saved")
+    load_decoder(tmp_path / "saved", progress=False)
+
+    assert "%|" not in capfd.readouterr().err
+    assert logging.is_progress_bar_enabled()

@@ -6,10 +6,13 @@ import transformers
 
 from decodekit.__main__ import main
 from decodekit.decoding.protocols import DecoderShape
+from decodekit.neuron_backend import compile_decoder
 from decodekit.neuron_backend.sizing.instances import GIB, instance_named
 from decodekit.neuron_backend.sizing.model_facts import facts_of_config
 from decodekit.neuron_backend.sizing.sizing import Sizing
 from decodekit.neuron_backend.static_decoder import StaticDecoder
+
+from ..models.test_gguf_file import made, write_gguf
 
 
 @pytest.fixture
@@ -41,6 +44,29 @@ def test_reports_what_a_decoder_would_have(config, tiny_model, capsys):
     assert (3, 120) == (report["batch_size"], report["max_length"])
     assert ([1, 5, 120], list(decoder.spans)) == (report["widths"], report["spans"])
     assert (2, 4, 2) == (report["layers"], report["heads"], report["key_value_heads"])
+
+
+def test_a_saved_decoder_has_its_own_sizes(tiny_model, tmp_path, capsys):
+    """Those that are given take their place."""
+    options = {"batch_size": 3, "max_length": 96, "widths": (1, 7), "weights": "int8", "target": "eager"}
+    compile_decoder(tiny_model("llama"), **options).save(tmp_path / "saved")
+    report = inspect(capsys, str(tmp_path / "saved"))
+    other = inspect(capsys, str(tmp_path / "saved"), "--batch-size", "2", "--max-length", "64")
+
+    assert (3, 96, [1, 7], "int8") == tuple(
+        report[name] for name in ("batch_size", "max_length", "widths", "weights")
+    )
+    assert (2, 64, [1, 5, 64]) == tuple(other[name] for name in ("batch_size", "max_length", "widths"))
+
+
+def test_a_gguf_file(tmp_path, capsys):
+    """By its settings, without its weights."""
+    pytest.importorskip("gguf")
+    model = made("llama")
+    report = inspect(capsys, str(write_gguf(tmp_path / "tiny.gguf", model, "llama")))
+
+    assert (model.num_parameters(), 2, 4) == tuple(report[name] for name in ("parameters", "layers", "heads"))
+    assert "there is no such file" in refused(capsys, str(tmp_path / "none.gguf"))
 
 
 def test_the_default_length_is_the_models(config, capsys):
@@ -264,4 +290,4 @@ class TestConfigs:
         """The message for a missing path does not speak of a repository."""
         said = refused(capsys, place, "--instance", "inf2.xlarge")
 
-        assert f"got '{place}', which is neither: there is no such file" in said
+        assert f"got '{place}', which is none of them: there is no such file" in said
