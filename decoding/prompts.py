@@ -100,7 +100,7 @@ def _row(prompt: Any, tokenizer: Any) -> list[int]:
     if isinstance(prompt, str):
         if tokenizer is None:
             raise TypeError(
-                "a prompt must be ids where the generator has no tokenizer (pass tokenizer= to it): "
+                "a prompt must be ids where there is no tokenizer (pass tokenizer=): "
                 f"got the string {prompt[:40]!r}"
             )
         if not callable(tokenizer):

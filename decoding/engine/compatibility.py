@@ -41,6 +41,14 @@ def a_draft_length(instance: Any, attribute: "attrs.Attribute[Any]", value: Any)
     validators.ge(0)(instance, attribute, value)
 
 
+_SUCH_AS = {
+    "processors": ", such as Temperature(0.7) | TopP(0.9)",
+    "sampler": ", such as Greedy() or Sample()",
+    "stop": ", such as MaxNewTokens(64) | StopStrings(texts, tokenizer)",
+}
+"""What newcomers look for who give a number or a name."""
+
+
 def check_parts(
     processors: object, sampler: object, stop: object, verification: object, drafter: object
 ) -> None:
@@ -56,7 +64,7 @@ def check_parts(
     for name, part in called.items():
         able = callable(part) or (name == "sampler" and is_stateful(part))
         if not able and not (name == "processors" and part is None):
-            hint = " (join several with |)" if isinstance(part, list | tuple) else ""
+            hint = " (join several with |)" if isinstance(part, list | tuple) else _SUCH_AS.get(name, "")
             raise TypeError(f"'{name}' must be callable{hint}: got {part!r}")
     refuse_foreign(processors)
     if isinstance(processors, StopCondition):

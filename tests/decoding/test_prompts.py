@@ -80,7 +80,7 @@ def test_refuses(prompts: Any, error: type[Exception], message: str) -> None:
 
 def test_strings_need_a_tokenizer() -> None:
     """Without one, a string is refused and quoted."""
-    with pytest.raises(TypeError, match=r"has no tokenizer .*: got the string 'def'"):
+    with pytest.raises(TypeError, match=r"there is no tokenizer .*: got the string 'def'"):
         as_rows("def", SHAPE)
 
 

@@ -251,7 +251,7 @@ class TestHTTP:
             pytest.param({"prompt": [1.5]}, "a prompt must be a list of ids", id="fraction"),
             pytest.param({"prompt": [True]}, "a prompt must be a list of ids", id="bool"),
             pytest.param(b'{"prompt": [NaN]}', "a prompt must be a list of ids", id="nan"),
-            pytest.param({"prompt": "x"}, "the generator has no tokenizer", id="text"),
+            pytest.param({"prompt": "x"}, "there is no tokenizer", id="text"),
             pytest.param(
                 {"prompt": [1], "random_streams": [1, 2]},
                 "'random_streams' must be one number",

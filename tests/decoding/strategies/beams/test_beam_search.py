@@ -463,7 +463,7 @@ DECODER = ScriptedDecoder(TABLE, batch_size=4)
         ({"beams": 2, "length_penalty": math.nan}, ValueError, "'length_penalty' must be from .*: got nan"),
         ({"beams": 2, "length_penalty": 33}, ValueError, "'length_penalty' must be from -32 to 32: got 33.0"),
         ({"beams": 2, "processors": 3}, TypeError, "'processors' must be callable"),
-        ({"beams": 2, "stop": 3}, TypeError, "'stop' must be callable: got 3"),
+        ({"beams": 2, "stop": 3}, TypeError, "'stop' must be callable, such as MaxNewTokens.*: got 3"),
         ({"beams": 2, "echo_prompt": True}, ValueError, "'tokenizer' must be given"),
         ({"beams": 2, "exact_width": 1}, TypeError, "'exact_width'"),
         ({"beams": 2, "end_of_sequence": "none"}, ValueError, "'end_of_sequence' must be"),
