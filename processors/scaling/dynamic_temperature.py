@@ -59,4 +59,6 @@ class DynamicTemperature(Composable):
         risen = (per_row("exponent", self.exponent, total) * uncertainty.log()).exp()
         # With one token, H and H_max are 0.
         temperature = torch.where(left > 1, low + (high - low) * risen, 1.0)
-        return logits / temperature.to(logits.dtype)
+        scaled = logits / temperature.to(logits.dtype)
+        # An infinite logit has no entropy; what was removed stays removed.
+        return torch.where(logits > -torch.inf, scaled, logits)

@@ -9,7 +9,7 @@ from hypothesis import given, settings, strategies as st
 from torch import Tensor
 
 from decodekit.decoding import Greedy, History, Processor, Sample, Sampler, SamplingPipeline
-from decodekit.processors import Chain
+from decodekit.processors import Chain, DynamicTemperature, TopK
 
 from ...strategies import examples
 from ..entries.entry import NONE, Entry
@@ -91,3 +91,13 @@ def test_every_processor_between_them(
     stages.insert(rng.randint(0, len(stages)), drawn(data, CATALOGUE[name], len(logits)))
     for sampler in SAMPLERS:
         check(stages, sampler, logits, history)
+
+
+def test_of_infinite_logits_too() -> None:
+    """They have no entropy; a token that was removed stays removed."""
+    logits = torch.zeros(1, 1, 64)
+    logits[..., :2] = torch.inf
+    one = torch.ones(1, dtype=torch.int64)
+    for sampler in SAMPLERS:
+        stages = [TopK(1, ties="keep"), DynamicTemperature(0.5, 2.0)]
+        check(stages, sampler, logits, History(one[None, None], one[None], one, one))
