@@ -9,6 +9,7 @@ import time
 import weakref
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import Any, Self
 
 import attrs
@@ -111,7 +112,9 @@ class Batcher:
     _executor: ThreadPoolExecutor | None = attrs.field(default=None, init=False)
     """The thread of the steps that tasks wait for."""
 
-    _tasks: dict[asyncio.Future[None], asyncio.AbstractEventLoop] = attrs.field(factory=dict, init=False)
+    _waiters: dict[Callable[[], None], Callable[[], bool]] = attrs.field(factory=dict, init=False)
+    """What wakes a thread or a task that waits, and whether it is ready."""
+
     _stepping: threading.Lock = attrs.field(factory=threading.Lock, init=False)
     """Held by the one thread that advances the requests."""
 
@@ -119,7 +122,7 @@ class Batcher:
     """The number of that thread."""
 
     _changed: threading.Condition = attrs.field(factory=threading.Condition, init=False)
-    """Guards the handles and what arrived, and is notified after each change of them."""
+    """Guards the handles, what arrived and who waits; the batcher's own thread waits for it."""
 
     def __attrs_post_init__(self) -> None:
         """Lay out an empty table."""
@@ -345,29 +348,31 @@ class Batcher:
             with self._changed:
                 if ready():
                     return
-                threaded = self._thread is not None
                 changed: asyncio.Future[None] = loop.create_future()
-                self._tasks[changed] = loop
-                if not threaded and self._executor is None:
+                wake = partial(_wake, loop, changed)
+                if self._thread is not None:
+                    self._waiters[wake] = ready
+                elif self._executor is None:
                     # One thread: a compiled decoder keeps a team of workers for each thread that calls it.
                     self._executor = ThreadPoolExecutor(1, "decodekit-batcher")
+                executor = self._executor if self._thread is None else None
             try:
-                if not threaded and self._executor is not None:
-                    await loop.run_in_executor(self._executor, self._wait_or_step, ready)
+                if executor is not None:
+                    await loop.run_in_executor(executor, self._wait_or_step, ready)
                 else:
                     await changed
             finally:
                 with self._changed:
-                    self._tasks.pop(changed, None)
+                    self._waiters.pop(wake, None)
 
     def notify(self) -> None:
         """See :class:`~.request_handle.Server`."""
         with self._changed:
             self._changed.notify_all()
-            for changed, loop in self._tasks.items():
-                # A loop that is closed has no task left.
-                with contextlib.suppress(RuntimeError):
-                    loop.call_soon_threadsafe(_set, changed)
+            for wake, ready in self._waiters.items():
+                # The others would take time from the next forward; without a thread any may make it.
+                if self._thread is None or ready():
+                    wake()
 
     def _wait_or_step(self, ready: Callable[[], bool], timeout: float | None = None) -> None:
         """Advance the requests if no other thread does, else wait for it a while."""
@@ -379,10 +384,17 @@ class Batcher:
             self.notify()
             if advanced:
                 return
+        woken = threading.Event()
         with self._changed:
-            if not ready():
-                wait = _POLL_SECONDS if self._thread is None else 1.0
-                self._changed.wait(wait if timeout is None else min(wait, timeout))
+            if ready():
+                return
+            self._waiters[woken.set] = ready
+            wait = _POLL_SECONDS if self._thread is None else 1.0
+        try:
+            woken.wait(wait if timeout is None else min(wait, timeout))
+        finally:
+            with self._changed:
+                del self._waiters[woken.set]
 
     def _run(self) -> None:
         try:
@@ -517,6 +529,12 @@ def _counts(statistics: Statistics) -> Statistics:
     return attrs.evolve(
         statistics, row_steps=[], row_accepted=[], reused=0, total_seconds=0.0, first_token_seconds=None
     )
+
+
+def _wake(loop: asyncio.AbstractEventLoop, changed: "asyncio.Future[None]") -> None:
+    # A loop that is closed has no task left.
+    with contextlib.suppress(RuntimeError):
+        loop.call_soon_threadsafe(_set, changed)
 
 
 def _set(changed: "asyncio.Future[None]") -> None:
