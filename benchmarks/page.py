@@ -57,7 +57,7 @@ def _run(name: str, *full: str, quick: Sequence[str], takes: Sequence[str] = ())
 _FEW_LAYERS = ("--layers", "2", "--rounds", "1", "--tokens", "8", "--widths", "1", "64")
 _FEW = ("--of-a-kind", "1", "--tokens", "64", "--clock-tokens", "8", "--rounds", "1")
 _PEERS = ("peer-python", "cache")
-_SERVED = ("--rows", "2", "--requests", "3", "--tokens", "4")
+_SERVED = ("--rows", "2", "--requests", "3", "--tokens", "4", "--rounds", "1")
 _TINY = ("--shape", "tiny", "--rounds", "1")
 
 RUNS = (

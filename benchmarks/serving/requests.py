@@ -3,11 +3,15 @@ Question: how fast are many requests served with one decoder, next to llama.cpp'
 
 SmolLM2-135M-Instruct answers real prompts. First all requests come at once, which shows the tokens a second;
 then they arrive at random, at a rate below that, which shows how long a request waits for its first token and
-for each next one. The batcher is called from threads of this process, llama.cpp's server through HTTP.
+for each next one. The systems take turns, round after round. The batcher is called from threads of this
+process, llama.cpp's server through HTTP.
 """
 
 import argparse
-from collections.abc import Sequence
+import contextlib
+import statistics
+from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -19,10 +23,11 @@ from ..measuring.arguments import add_json, check_at_least, progress
 from ..measuring.machine import machine_facts
 from ..measuring.report import Report, Threshold, finish
 from ..measuring.tables import Table, number
+from ..measuring.timing import median_ratio
 from ..models.measured_model import decoder_settings, device_name
 from ..prompts.prompt_sets import prompts
 from .servers import llama_server, serve_with_batcher, serve_with_llama, serve_with_transformers
-from .workload import Served, arrivals
+from .workload import Arrival, Served, arrivals
 
 WIDTHS = (1, 5, 64)
 _MAX_LENGTH = 512
@@ -36,11 +41,21 @@ class Measured:
 
     system: str
     rows: int
-    saturated: Served
-    """All requests at once."""
+    rounds: tuple[Served, ...]
+    """All requests at once, round by round."""
 
     random: Served | None = None
     """Requests that arrive at random."""
+
+    @property
+    def saturated(self) -> Served:
+        """The round of the median tokens a second."""
+        return sorted(self.rounds, key=lambda each: each.tokens_per_second)[len(self.rounds) // 2]
+
+    @property
+    def rates(self) -> list[float]:
+        """Tokens a second of each round."""
+        return [each.tokens_per_second for each in self.rounds]
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -49,6 +64,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--weights", choices=("int8", "int4"), help="how linear layers are stored (bfloat16)")
     add("--rows", type=int, nargs="+", default=[1, 4, 8, 16], metavar="N", help="(1 4 8 16)")
     add("--requests", type=int, default=40, metavar="N", help="in each run (%(default)s)")
+    add("--rounds", type=int, default=3, metavar="N", help="with all requests at once (%(default)s)")
     add("--tokens", type=int, default=64, metavar="N", help="new tokens of a request (%(default)s)")
     add("--max-gap", type=float, default=0.1, metavar="S", help="the bound asked for (%(default)s s)")
     add("--llama-server", type=Path, metavar="FILE", help="the binary (none)")
@@ -64,6 +80,7 @@ def run(options: argparse.Namespace) -> None:
     """Measure each number of rows, and report."""
     check_at_least("requests", options.requests, 1)
     check_at_least("tokens", options.tokens, 1)
+    check_at_least("rounds", options.rounds, 1)
     found: list[Measured] = []
     notes = [
         "Gap: from one answer of tokens to the next, a step's accepted draft tokens being one answer. "
@@ -88,6 +105,7 @@ def run(options: argparse.Namespace) -> None:
             "model": "SmolLM2-135M-Instruct",
             "requests": options.requests,
             "tokens": options.tokens,
+            "rounds": options.rounds,
             "max gap": f"{options.max_gap} s",
             **decoder_settings(decoder),
         },
@@ -101,33 +119,35 @@ def run(options: argparse.Namespace) -> None:
 
 
 def measure(decoder: CompiledDecoder, options: argparse.Namespace) -> list[Measured]:
-    """The systems with the rows of *decoder*."""
+    """The systems with the rows of *decoder*, which take turns."""
     rows, ids = decoder.shape.batch_size, _prompts(decoder, options)
-    at_once = arrivals(ids, None, seed=rows)
-    warm = at_once[: min(2, len(at_once))]
 
-    def batcher(requests: Sequence[Any], drafts: bool) -> Served:
+    def batcher(requests: Sequence[Arrival], drafts: bool) -> Served:
         gap = options.max_gap
         return Served.of(serve_with_batcher(decoder, requests, options.tokens, drafts=drafts, max_gap=gap))
 
-    batcher(warm, True)
-    plain, drafted = batcher(at_once, False), batcher(at_once, True)
-    rate = _LOAD * plain.tokens_per_second / options.tokens
-    spread = arrivals(ids, rate, seed=rows)
-    found = [
-        Measured("decodekit", rows, plain, batcher(spread, False)),
-        Measured("decodekit, drafts by lookup", rows, drafted, batcher(spread, True)),
-    ]
-    if options.llama_server is not None:
-        with llama_server(
-            options.llama_server, options.llama_model, rows, decoder.shape.max_length, options.threads
-        ) as address:
-            serve_with_llama(address, warm, options.tokens)
-            served = [
-                Served.of(serve_with_llama(address, each, options.tokens)) for each in (at_once, spread)
-            ]
-        found.append(Measured("llama-server", rows, *served))
-    return found
+    systems: dict[str, Callable[[Sequence[Arrival]], Served]] = {
+        "decodekit": partial(batcher, drafts=False),
+        "decodekit, drafts by lookup": partial(batcher, drafts=True),
+    }
+    with contextlib.ExitStack() as stack:
+        if options.llama_server is not None:
+            length, threads = decoder.shape.max_length, options.threads
+            server = llama_server(options.llama_server, options.llama_model, rows, length, threads)
+            address = stack.enter_context(server)
+            systems["llama-server"] = lambda requests: Served.of(
+                serve_with_llama(address, requests, options.tokens)
+            )
+        at_once = arrivals(ids, None, seed=rows)
+        for serve in systems.values():
+            serve(at_once[: min(2, len(at_once))])
+        rounds = [{name: serve(at_once) for name, serve in systems.items()} for _ in range(options.rounds)]
+        plain = statistics.median(each["decodekit"].tokens_per_second for each in rounds)
+        spread = arrivals(ids, _LOAD * plain / options.tokens, seed=rows)
+        return [
+            Measured(name, rows, tuple(each[name] for each in rounds), serve(spread))
+            for name, serve in systems.items()
+        ]
 
 
 def goals(found: Sequence[Measured], transformers: float | None, max_gap: float) -> list[Threshold]:
@@ -138,7 +158,7 @@ def goals(found: Sequence[Measured], transformers: float | None, max_gap: float)
     result = [
         Threshold(
             f"tokens a second of llama-server's, {rows} rows",
-            ours[rows].saturated.tokens_per_second / each.saturated.tokens_per_second,
+            median_ratio(ours[rows].rates, each.rates),
             ">=",
             1.0,
             "×",

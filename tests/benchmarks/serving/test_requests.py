@@ -12,11 +12,11 @@ def served(rate: float, gap: float = 100.0) -> Served:
 def test_goals() -> None:
     """Ratios at equal rows, of one row, of transformers, and of the bound asked for."""
     found = [
-        Measured("decodekit", 1, served(50), served(40)),
-        Measured("decodekit, drafts by lookup", 1, served(60), served(40, 120)),
-        Measured("decodekit", 8, served(200), served(100, 200)),
-        Measured("decodekit, drafts by lookup", 8, served(210), served(100)),
-        Measured("llama-server", 8, served(100), served(90)),
+        Measured("decodekit", 1, (served(50),), served(40)),
+        Measured("decodekit, drafts by lookup", 1, (served(60),), served(40, 120)),
+        Measured("decodekit", 8, (served(200),), served(100, 200)),
+        Measured("decodekit, drafts by lookup", 8, (served(210),), served(100)),
+        Measured("llama-server", 8, (served(100),), served(90)),
     ]
 
     assert [2.0, 4.0, 10.0, 1.0, 1.2, 2.0, 1.0] == [each.value for each in goals(found, 20.0, 0.1)]
