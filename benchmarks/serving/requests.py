@@ -8,7 +8,6 @@ process, llama.cpp's server through HTTP.
 """
 
 import argparse
-import contextlib
 import statistics
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -130,24 +129,25 @@ def measure(decoder: CompiledDecoder, options: argparse.Namespace) -> list[Measu
         "decodekit": partial(batcher, drafts=False),
         "decodekit, drafts by lookup": partial(batcher, drafts=True),
     }
-    with contextlib.ExitStack() as stack:
-        if options.llama_server is not None:
+    if options.llama_server is not None:
+
+        def server(requests: Sequence[Arrival]) -> Served:
             length, threads = decoder.shape.max_length, options.threads
-            server = llama_server(options.llama_server, options.llama_model, rows, length, threads)
-            address = stack.enter_context(server)
-            systems["llama-server"] = lambda requests: Served.of(
-                serve_with_llama(address, requests, options.tokens)
-            )
-        at_once = arrivals(ids, None, seed=rows)
-        for serve in systems.values():
-            serve(at_once[: min(2, len(at_once))])
-        rounds = [{name: serve(at_once) for name, serve in systems.items()} for _ in range(options.rounds)]
-        plain = statistics.median(each["decodekit"].tokens_per_second for each in rounds)
-        spread = arrivals(ids, _LOAD * plain / options.tokens, seed=rows)
-        return [
-            Measured(name, rows, tuple(each[name] for each in rounds), serve(spread))
-            for name, serve in systems.items()
-        ]
+            # A new one each time: it would keep the prompts.
+            with llama_server(options.llama_server, options.llama_model, rows, length, threads) as address:
+                serve_with_llama(address, [Arrival(0.0, (1,))], 2)
+                return Served.of(serve_with_llama(address, requests, options.tokens))
+
+        systems["llama-server"] = server
+    at_once = arrivals(ids, None, seed=rows)
+    batcher(at_once[: min(2, len(at_once))], drafts=True)
+    rounds = [{name: serve(at_once) for name, serve in systems.items()} for _ in range(options.rounds)]
+    plain = statistics.median(each["decodekit"].tokens_per_second for each in rounds)
+    spread = arrivals(ids, _LOAD * plain / options.tokens, seed=rows)
+    return [
+        Measured(name, rows, tuple(each[name] for each in rounds), serve(spread))
+        for name, serve in systems.items()
+    ]
 
 
 def goals(found: Sequence[Measured], transformers: float | None, max_gap: float) -> list[Threshold]:

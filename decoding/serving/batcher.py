@@ -1,7 +1,6 @@
 """Continuous batching: many requests, each with its own parts, on one decoder."""
 
 import asyncio
-import contextlib
 import logging
 import math
 import threading
@@ -9,7 +8,6 @@ import time
 import weakref
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from functools import partial
 from typing import Any, Self
 
 import attrs
@@ -33,6 +31,7 @@ from .request_handle import RequestHandle
 from .request_options import RequestOptions
 from .request_table import RequestTable, Told
 from .row_pin import RowPin
+from .waiters import Waiters
 from .waiting_line import WaitingLine
 
 _LOG = logging.getLogger(__name__)
@@ -112,17 +111,14 @@ class Batcher:
     _executor: ThreadPoolExecutor | None = attrs.field(default=None, init=False)
     """The thread of the steps that tasks wait for."""
 
-    _waiters: dict[Callable[[], None], Callable[[], bool]] = attrs.field(factory=dict, init=False)
-    """What wakes a thread or a task that waits, and whether it is ready."""
-
     _stepping: threading.Lock = attrs.field(factory=threading.Lock, init=False)
     """Held by the one thread that advances the requests."""
 
     _stepper: int | None = attrs.field(default=None, init=False)
     """The number of that thread."""
 
-    _changed: threading.Condition = attrs.field(factory=threading.Condition, init=False)
-    """Guards the handles, what arrived and who waits; the batcher's own thread waits for it."""
+    _waiters: Waiters = attrs.field(factory=Waiters, init=False)
+    """Those who wait for a handle or for room."""
 
     def __attrs_post_init__(self) -> None:
         """Lay out an empty table."""
@@ -343,36 +339,26 @@ class Batcher:
 
     async def wait_in_task(self, ready: Callable[[], bool]) -> None:
         """See :class:`~.request_handle.Server`."""
-        loop = asyncio.get_running_loop()
-        while True:
+        while not ready():
             with self._changed:
-                if ready():
-                    return
-                changed: asyncio.Future[None] = loop.create_future()
-                wake = partial(_wake, loop, changed)
-                if self._thread is not None:
-                    self._waiters[wake] = ready
-                elif self._executor is None:
+                if self._thread is None and self._executor is None:
                     # One thread: a compiled decoder keeps a team of workers for each thread that calls it.
                     self._executor = ThreadPoolExecutor(1, "decodekit-batcher")
                 executor = self._executor if self._thread is None else None
-            try:
-                if executor is not None:
-                    await loop.run_in_executor(executor, self._wait_or_step, ready)
-                else:
-                    await changed
-            finally:
-                with self._changed:
-                    self._waiters.pop(wake, None)
+            if executor is None:
+                await self._waiters.wait_in_task(ready)
+            else:
+                await asyncio.get_running_loop().run_in_executor(executor, self._wait_or_step, ready)
 
     def notify(self) -> None:
         """See :class:`~.request_handle.Server`."""
-        with self._changed:
-            self._changed.notify_all()
-            for wake, ready in self._waiters.items():
-                # The others would take time from the next forward; without a thread any may make it.
-                if self._thread is None or ready():
-                    wake()
+        # Without a thread of its own any of them may make the next step.
+        self._waiters.wake(everyone=self._thread is None)
+
+    @property
+    def _changed(self) -> threading.Condition:
+        """Guards the handles and what arrived; the batcher's own thread waits for it."""
+        return self._waiters.changed
 
     def _wait_or_step(self, ready: Callable[[], bool], timeout: float | None = None) -> None:
         """Advance the requests if no other thread does, else wait for it a while."""
@@ -384,17 +370,8 @@ class Batcher:
             self.notify()
             if advanced:
                 return
-        woken = threading.Event()
-        with self._changed:
-            if ready():
-                return
-            self._waiters[woken.set] = ready
-            wait = _POLL_SECONDS if self._thread is None else 1.0
-        try:
-            woken.wait(wait if timeout is None else min(wait, timeout))
-        finally:
-            with self._changed:
-                del self._waiters[woken.set]
+        most = _POLL_SECONDS if self._thread is None else 1.0
+        self._waiters.wait(ready, most if timeout is None else min(most, timeout))
 
     def _run(self) -> None:
         try:
@@ -529,14 +506,3 @@ def _counts(statistics: Statistics) -> Statistics:
     return attrs.evolve(
         statistics, row_steps=[], row_accepted=[], reused=0, total_seconds=0.0, first_token_seconds=None
     )
-
-
-def _wake(loop: asyncio.AbstractEventLoop, changed: "asyncio.Future[None]") -> None:
-    # A loop that is closed has no task left.
-    with contextlib.suppress(RuntimeError):
-        loop.call_soon_threadsafe(_set, changed)
-
-
-def _set(changed: "asyncio.Future[None]") -> None:
-    if not changed.done():
-        changed.set_result(None)

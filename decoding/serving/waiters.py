@@ -1,0 +1,71 @@
+"""Threads and tasks that wait until something is ready."""
+
+import asyncio
+import contextlib
+import threading
+from collections.abc import Callable
+from functools import partial
+
+import attrs
+
+
+@attrs.define(eq=False)
+class Waiters:
+    """
+    Wakes those whose wait is over.
+
+    Not all: each thread that wakes to find nothing takes Python's lock from those that have work.
+    """
+
+    changed: threading.Condition = attrs.field(factory=threading.Condition, init=False)
+    """Guards what they wait for; notified by each :meth:`wake`."""
+
+    _ready: dict[Callable[[], None], Callable[[], bool]] = attrs.field(factory=dict, init=False)
+    """What wakes each, and whether its wait is over."""
+
+    def wait(self, ready: Callable[[], bool], seconds: float) -> None:
+        """Return when *ready* is true at a :meth:`wake`, or after so many *seconds*."""
+        woken = threading.Event()
+        with self.changed:
+            if ready():
+                return
+            self._ready[woken.set] = ready
+        try:
+            woken.wait(seconds)
+        finally:
+            with self.changed:
+                del self._ready[woken.set]
+
+    async def wait_in_task(self, ready: Callable[[], bool]) -> None:
+        """:meth:`wait` without blocking the event loop, for any number of seconds."""
+        loop = asyncio.get_running_loop()
+        woken: asyncio.Future[None] = loop.create_future()
+        wake = partial(_wake, loop, woken)
+        with self.changed:
+            if ready():
+                return
+            self._ready[wake] = ready
+        try:
+            await woken
+        finally:
+            with self.changed:
+                del self._ready[wake]
+
+    def wake(self, everyone: bool) -> None:
+        """Wake those that are ready, or *everyone*."""
+        with self.changed:
+            self.changed.notify_all()
+            for wake, ready in self._ready.items():
+                if everyone or ready():
+                    wake()
+
+
+def _wake(loop: asyncio.AbstractEventLoop, woken: "asyncio.Future[None]") -> None:
+    # A loop that is closed has no task left.
+    with contextlib.suppress(RuntimeError):
+        loop.call_soon_threadsafe(_set, woken)
+
+
+def _set(woken: "asyncio.Future[None]") -> None:
+    if not woken.done():
+        woken.set_result(None)
