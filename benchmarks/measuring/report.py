@@ -244,7 +244,7 @@ def command_line(arguments: Sequence[str]) -> str:
     return " ".join(["python -m decodekit", *kept])
 
 
-_PATH_FLAGS = ("--json", "--plot", "--cache", "--peer-python")
+_PATH_FLAGS = ("--json", "--plot", "--cache", "--peer-python", "--llama-server", "--llama-model")
 """Flags that name a place and do not change what is measured."""
 
 

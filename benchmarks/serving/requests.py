@@ -25,7 +25,13 @@ from ..measuring.tables import Table, number
 from ..measuring.timing import median_ratio
 from ..models.measured_model import decoder_settings, device_name
 from ..prompts.prompt_sets import prompts
-from .servers import llama_server, serve_with_batcher, serve_with_llama, serve_with_transformers
+from .servers import (
+    llama_server,
+    serve_with_batcher,
+    serve_with_llama,
+    serve_with_transformers,
+    version_of,
+)
 from .workload import Arrival, Served, arrivals
 
 WIDTHS = (1, 5, 64)
@@ -86,6 +92,8 @@ def run(options: argparse.Namespace) -> None:
         f"Random arrivals: a Poisson process at {_LOAD} of the requests a second that the batcher without "
         "drafts serves when all come at once, the same for all systems.",
     ]
+    if options.llama_server is not None:
+        notes.append(f"llama-server: {version_of(options.llama_server)}")
     decoder = None
     for rows in options.rows:
         progress(f"{rows} rows")

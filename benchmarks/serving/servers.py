@@ -66,6 +66,12 @@ def serve_with_batcher(
         return play(requests, send)
 
 
+def version_of(binary: Path) -> str:
+    """What ``llama-server --version`` says, in one line."""
+    said = subprocess.run([binary, "--version"], capture_output=True, text=True, check=True)
+    return ", ".join((said.stdout + said.stderr).strip().splitlines())
+
+
 @contextlib.contextmanager
 def llama_server(
     binary: Path, model: Path, rows: int, max_length: int, threads: int
