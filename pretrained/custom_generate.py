@@ -135,7 +135,7 @@ def decodekit_generate(
         sampler = Sample(int(torch.randint(2**62, ()))) if config.do_sample else Greedy()
     greedy = isinstance(sampler, TakesArgmax) and sampler.takes_argmax
     custom = custom_processors(model, config, logits_processor, input_ids, model_kwargs)
-    added = [*map(from_transformers, custom), *stages_of(processors)]
+    added: list[Any] = [*map(from_transformers, custom), *stages_of(processors)]
     options: dict[str, Any] = {
         "processors": joined(parts_of(config, columns, not greedy), added),
         "sampler": sampler,
