@@ -39,7 +39,9 @@ def check_source(options: argparse.Namespace, source: str, flag: str) -> None:
     if target is not None and target not in NAMES:
         raise ValueError(f"--target must be one of {', '.join(NAMES)}: got {target}")
     if not is_saved_decoder(source):
-        name = "--draft, if neither lookup nor suffix," if flag == "--draft" else flag
+        # A single word may be a drafter's, misspelt.
+        word = flag == "--draft" and not Path(source).exists() and "/" not in source
+        name = "--draft, if neither lookup nor suffix," if word else flag
         check_model(source, name)
         if not Path(source).exists():
             # A hub id may name nothing.

@@ -31,6 +31,7 @@ FOREIGN = {
     # AttributeError: files of another form than transformers expects
     "neuron_backend/models/gguf_file.py": {"AttributeError"},
     "neuron_backend/models/tokenizer_source.py": {"AttributeError"},
+    "neuron_backend/models/without_bars.py": {"tqdm"},
     "neuron_backend/models/rope_scaling.py": {"rope_parameters", "rope_type"},
     "neuron_backend/models/early_exit.py": {"config"},
     "neuron_backend/kv_cache/geometry.py": {"layers", "logits", "past_key_values"},
