@@ -144,6 +144,7 @@ COMPUTED = {
     "pretrained/generate_arguments.py": {"vars(one)", "vars(other)", "vars(own)"},
     # The flags of a command.
     "pretrained/command_decoders.py": {"vars(options)"},
+    "neuron_backend/sizing/inspect_command.py": {"vars(options)"},
     "pretrained/generate_options.py": {"vars(options)"},
     # The fields of its watermarking configs.
     "processors/interop/generation_fields.py": {"getattr(value, name)"},
