@@ -14,7 +14,16 @@ from .engine.active_request import ActiveRequest
 from .engine.compatibility import check_decoder
 from .engine.decode_loop import DecodeLoop
 from .engine.feed_and_sample import placement_of
-from .engine.parts import Parts, begin_run, begun_pipeline, check_fit, recorder_of, seed_of, texts_of
+from .engine.parts import (
+    Parts,
+    begin_run,
+    begun_pipeline,
+    check_fit,
+    prompt_rows,
+    recorder_of,
+    seed_of,
+    texts_of,
+)
 from .history import History
 from .optional_protocols import AnyDecoder, Saves, is_bit_exact, reads_target_tokens, stages_of
 from .pretrained_loader import pretrained_loader
@@ -315,7 +324,7 @@ class Generator(Parts):
             raise TypeError(f"'num_samples' must be a whole number: got {num_samples!r}")
         if num_samples < 1:
             raise ValueError(f"'num_samples' must be >= 1: got {num_samples}")
-        rows = as_rows(prompts, self.decoder.shape, self.tokenizer, True, self.start_token)
+        rows = prompt_rows(self, prompts, self.decoder.shape)
         return [row for row in rows for _ in range(num_samples)]
 
     def _timers(self, statistics: Statistics) -> Timers:

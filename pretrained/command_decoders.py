@@ -42,8 +42,9 @@ def check_source(options: argparse.Namespace, source: str, flag: str) -> None:
         # A single word may be a drafter's, misspelt.
         word = flag == "--draft" and not Path(source).exists() and "/" not in source
         name = "--draft, if neither lookup nor suffix," if word else flag
-        check_model(source, name)
-        if not Path(source).exists():
+        if Path(source).exists():
+            check_model(source, name)
+        else:
             # A hub id may name nothing.
             find_config(source, name)
         return

@@ -154,12 +154,14 @@ def stop_of(
     found: Any = None
     for one in criteria:
         if type(one) is MaxLengthCriteria:
-            found = MaxNewTokens(max(one.max_length - columns, 1)) if limited else None
+            if limited:
+                found = MaxNewTokens(max(one.max_length - columns, 1))
         elif type(one) is EosTokenCriteria:
             others.append(EndOfSequence(one.eos_token_id.tolist()))
         else:
             others.append(stop_from_transformers(one))
-    others += [] if stop is None else [stop]
+    if stop is not None:
+        others.append(stop)
     for one in reversed(others):
         found = one if found is None else one | found
     result: StopCondition = found

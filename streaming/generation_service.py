@@ -8,8 +8,8 @@ from typing import Any, Protocol
 
 import attrs
 
+from ..decoding.engine.parts import prompt_rows
 from ..decoding.generator import Generator
-from ..decoding.prompts import as_rows
 from ..decoding.results.background import in_thread
 from ..decoding.results.events import Event
 from ..decoding.results.logprobs import Logprobs
@@ -73,7 +73,7 @@ class BatchedService:
         parts, shape = self.generator.parts, self.generator.decoder.shape
         # In a thread, since tokenizing a long text takes time. Not so the submission: of a task that is
         # cancelled meanwhile the request would go on.
-        rows = await asyncio.to_thread(as_rows, prompts, shape, parts.tokenizer, True, parts.start_token)
+        rows = await asyncio.to_thread(prompt_rows, parts, prompts, shape)
         return self._batcher.submit_many(parts, rows, random_streams=random_streams, logprobs=logprobs)
 
     def close(self) -> None:

@@ -59,8 +59,8 @@ def stored_type(name: str, shape: tuple[int, ...], kind: str, tied: bool) -> str
     """
     The type of a weight in a file of type *kind*.
 
-    llama-quantize keeps the output layer of a Q4_0 file in Q6_K, or where the width is no multiple of 256 in
-    Q8_0. The package gguf writes no Q6_K, so that a layer of such a width is of 4 bits too.
+    llama-quantize keeps the output layer of a Q4_0 file in Q8_0 where the width is no multiple of 256, and
+    else in Q6_K, which the package gguf does not write: there the layer has 4 bits as the others have.
 
     >>> stored_type("lm_head.weight", (49_152, 576), "Q4_0", tied=False)
     'Q8_0'

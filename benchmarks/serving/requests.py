@@ -54,7 +54,7 @@ class Measured:
 
     @property
     def saturated(self) -> Served:
-        """The round of the median tokens a second."""
+        """The round of the median tokens a second; of two in the middle the higher one."""
         return sorted(self.rounds, key=lambda each: each.tokens_per_second)[len(self.rounds) // 2]
 
     @property

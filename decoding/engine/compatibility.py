@@ -46,7 +46,7 @@ _SUCH_AS = {
     "sampler": ", such as Greedy() or Sample()",
     "stop": ", such as MaxNewTokens(64) | StopStrings(texts, tokenizer)",
 }
-"""What newcomers look for who give a number or a name."""
+"""Examples, for a number or a name in the place of a part."""
 
 
 def check_parts(

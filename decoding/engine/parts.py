@@ -7,7 +7,16 @@ from attrs import validators
 
 from ..history import History
 from ..optional_protocols import AnyDecoder, MeasuresGap, Seeded, StatefulSampler
-from ..protocols import Drafter, DraftLength, Processor, Sampler, StopCondition, Verification
+from ..prompts import as_rows
+from ..protocols import (
+    DecoderShape,
+    Drafter,
+    DraftLength,
+    Processor,
+    Sampler,
+    StopCondition,
+    Verification,
+)
 from ..results.logprobs import Logprobs
 from ..results.timers import Timers
 from ..sampling import noise
@@ -184,6 +193,16 @@ def begin_run(
         on_device=feeder_samples(feeder, pipeline, rows),
         first_row=first_row,
     )
+
+
+def prompt_rows(parts: Parts, prompts: Any, shape: DecoderShape) -> list[list[int]]:
+    """
+    The ids of each of *prompts*, any number, as *parts* encode and begin them.
+
+    Raises:
+        TypeError, ValueError: As :func:`~..prompts.as_rows`.
+    """
+    return as_rows(prompts, shape, parts.tokenizer, any_number=True, start=parts.start_token)
 
 
 def seed_of(parts: Parts) -> int:

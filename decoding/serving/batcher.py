@@ -15,9 +15,8 @@ from attrs import validators
 
 from ..cache.slots import feeder_of
 from ..engine.compatibility import check_decoder
-from ..engine.parts import Parts, check_fit, seed_of
+from ..engine.parts import Parts, check_fit, prompt_rows, seed_of
 from ..optional_protocols import AnyDecoder, is_bit_exact, runs_in_lockstep
-from ..prompts import as_rows
 from ..results.events import Event
 from ..results.logprobs import Logprobs
 from ..results.statistics import Statistics
@@ -377,7 +376,7 @@ class Batcher:
         try:
             self._serve()
         except BaseException as error:
-            # Such as SystemExit, raised by a part. Nobody may wait for a thread that has ended.
+            # Such as SystemExit, raised by a part: requests would wait for a thread that has ended.
             _LOG.error("the batcher's thread has ended, and takes no more requests", exc_info=error)
             self._end_all(error)
 
@@ -446,7 +445,7 @@ class Batcher:
     def _rows(self, parts: Parts, prompts: Any) -> list[list[int]]:
         if not isinstance(parts, Parts):
             raise TypeError(f"'parts' must be a generator's .parts: got {parts!r}")
-        return as_rows(prompts, self.decoder.shape, parts.tokenizer, True, parts.start_token)
+        return prompt_rows(parts, prompts, self.decoder.shape)
 
     def _submit(
         self,

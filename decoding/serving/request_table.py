@@ -42,7 +42,7 @@ class RequestTable:
 
     _seated: dict[ActiveRequest, BatchedRequest] = attrs.field(factory=dict, init=False)
     _pins: RowPins = attrs.field(factory=RowPins, init=False)
-    _failures: list[tuple[BatchedRequest, Exception]] = attrs.field(factory=list, init=False)
+    _failures: list[Told] = attrs.field(factory=list, init=False)
     _loop: DecodeLoop = attrs.field(init=False)
 
     def __attrs_post_init__(self) -> None:
@@ -193,8 +193,7 @@ class RequestTable:
             request.seat = None
 
     def _taken_failures(self) -> list[Told]:
-        failures: list[Told] = [*self._failures]
-        self._failures.clear()
+        failures, self._failures = self._failures, []
         return failures
 
     def _failed(self, active: ActiveRequest, error: Exception) -> None:

@@ -124,7 +124,7 @@ class GuidedFeeder:
             raise ValueError("'sample' must be False: a guided decoder's logits are computed on the host")
         ends, wanted = checked_feed(history, length, need, self.shape.batch_size, self.shape.scored_width)
         _require_new(history.prompt.tolist(), ends, wanted)
-        both, both_ends = self._both(history, ends, self._leads(history, wanted))
+        both, both_ends = self._both(history, ends, wanted)
         fed = self.inner.feed(both, both_ends, self._twice(need), most=most, exact_width=exact_width)
         rows, n = len(ends), self.shape.batch_size
         ready = [one and other for one, other in zip(fed.ready[:rows], fed.ready[n:], strict=True)]
@@ -132,7 +132,7 @@ class GuidedFeeder:
 
     def feed_tree(self, history: History, length: Tensor, draft: Draft, active: Tensor) -> Tensor:
         """As :meth:`~..cache.slots.Slots.feed_tree`: both sides score the same tree."""
-        both, both_ends = self._both(history, length.tolist(), self._leads(history, active.tolist()))
+        both, both_ends = self._both(history, length.tolist(), active.tolist())
         twice = Draft(self._twice(draft.ids, -1), parents=self._twice(parents_of(draft), -1))
         logits = self.inner.feed_tree(both, both_ends, twice, self._twice(active))
         return self._guided(logits, len(length))
@@ -144,13 +144,8 @@ class GuidedFeeder:
         All of a row that has no negative prompt: what is wrong with it is raised where the row is fed.
         """
         rows, n = len(length), self.shape.batch_size
-        leads, known = self._leads(history, [False] * rows), [True] * rows
-        for row in range(rows):
-            try:
-                leads[row] = self._lead(history, row)
-            except Exception:
-                known[row] = False
-        missing = self.inner.missing(*self._both(history, length.tolist(), leads))
+        known = [self._has_lead(history, row) for row in range(rows)]
+        missing = self.inner.missing(*self._both(history, length.tolist(), known))
         lacking = missing[:rows].maximum(missing[n:]).minimum(length)
         return torch.where(torch.tensor(known), lacking, length)
 
@@ -178,20 +173,24 @@ class GuidedFeeder:
         """The negative prompt of *row*."""
         return self.negatives.of(row, history.ids.numpy()[row, 0, : int(history.prompt[row])])
 
-    def _leads(self, history: History, active: Sequence[Any]) -> list[Ints]:
-        """The negative prompts of the rows that are *active*; of the others, which are not fed, a token."""
-        tokens = history.ids.numpy()[:, 0]
-        return [self._lead(history, row) if on else tokens[row, :1] for row, on in enumerate(active)]
+    def _has_lead(self, history: History, row: int) -> bool:
+        try:
+            self._lead(history, row)
+        except Exception:
+            # Raised again where the row is fed, if it is.
+            return False
+        return True
 
-    def _both(self, history: History, ends: Sequence[int], lead: Sequence[Ints]) -> tuple[History, Tensor]:
+    def _both(self, history: History, ends: Sequence[int], active: Sequence[Any]) -> tuple[History, Tensor]:
         """
         The tokens of both sides, of width 1, and how many each row has; rows between them have none.
 
-        The negative side of a row begins with its *lead*.
+        The negative side of a row that is not *active*, and so not fed, begins with some token.
         """
         n, tokens, prompts = self.shape.batch_size, history.ids.numpy()[:, 0], history.prompt.tolist()
         sides = [tokens[row, :end] for row, end in enumerate(ends)]
         sides += [np.empty(0, dtype=np.int64)] * (n - len(ends))
+        lead = [self._lead(history, row) if on else tokens[row, :1] for row, on in enumerate(active)]
         for row, (negative, end) in enumerate(zip(lead, ends, strict=True)):
             sides.append(np.concatenate([negative, tokens[row, prompts[row] : end]]))
         length = torch.tensor([len(side) for side in sides])

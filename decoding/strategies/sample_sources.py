@@ -7,9 +7,8 @@ from typing import Any, Protocol, TypeAlias, runtime_checkable
 import attrs
 from attrs import validators
 
-from ..engine.parts import Parts, seed_of
+from ..engine.parts import Parts, prompt_rows, seed_of
 from ..generator import Generator
-from ..prompts import as_rows
 from ..results.events import Event
 from ..results.generation import Generation, collect
 from ..results.logprobs import Logprobs
@@ -62,8 +61,7 @@ class FromGenerator:
 
     def rows(self, prompts: Any) -> list[list[int]]:
         """See :class:`SampleSource`."""
-        generator = self.generator
-        return as_rows(prompts, generator.decoder.shape, generator.tokenizer, True, generator.start_token)
+        return prompt_rows(self.generator, prompts, self.generator.decoder.shape)
 
     def samples(
         self, rows: list[list[int]], num_samples: int, random_stream: int, logprobs: Logprobs | None
@@ -108,8 +106,7 @@ class Batched:
 
     def rows(self, prompts: Any) -> list[list[int]]:
         """See :class:`SampleSource`."""
-        parts = self.parts
-        return as_rows(prompts, self.batcher.decoder.shape, parts.tokenizer, True, parts.start_token)
+        return prompt_rows(self.parts, prompts, self.batcher.decoder.shape)
 
     def samples(
         self, rows: list[list[int]], num_samples: int, random_stream: int, logprobs: Logprobs | None

@@ -5,8 +5,8 @@ from typing import Any, TypeAlias, cast
 
 import attrs
 
+from ..engine.parts import prompt_rows
 from ..generator import Generator
-from ..prompts import as_rows
 from ..protocols import Processor
 from ..results.events import EventStream
 from ..results.generation import Generation
@@ -141,7 +141,7 @@ class TokenHealing:
         given = self.generator
         if not is_whole(num_samples) or num_samples < 1:
             raise ValueError(f"'num_samples' must be a whole number >= 1: got {num_samples!r}")
-        rows = as_rows(prompts, given.decoder.shape, given.tokenizer, True, given.start_token)
+        rows = prompt_rows(given, prompts, given.decoder.shape)
         healed = [heal_prompt(row, given.tokenizer, self.most) for row in rows]
         removed = [prompt.removed for prompt in healed for _ in range(num_samples)]
         # Prompt and new tokens are decoded together, and the prompt is cut off afterwards.

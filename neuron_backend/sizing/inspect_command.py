@@ -68,11 +68,10 @@ def sizing_of(options: argparse.Namespace) -> Sizing:
 
 def _completed(options: argparse.Namespace, saved: Manifest) -> argparse.Namespace:
     """*options* with the values of a *saved* decoder where they have none."""
-    length = saved.shape.max_length if options.max_length is None else options.max_length
-    same_length = length == saved.shape.max_length
+    same_length = options.max_length in (None, saved.shape.max_length)
     own = {
         "batch_size": saved.shape.batch_size,
-        "max_length": length,
+        "max_length": saved.shape.max_length,
         # Those of another length are the defaults of that.
         "widths": list(saved.shape.widths) if same_length else None,
         "spans": saved.spans if same_length else None,

@@ -61,9 +61,10 @@ class BeamStrategy(abc.ABC):
     """Where a sequence ends: end tokens and limits, joined with ``|``; other conditions are refused."""
 
     end_of_sequence: Any = attrs.field(default=AUTO, converter=as_end_tokens, validator=end_tokens)
-    """As in a :class:`~decodekit.decoding.Generator`, as :attr:`start_of_sequence` is."""
+    """As in a :class:`~decodekit.decoding.Generator`."""
 
     start_of_sequence: Any = attrs.field(default=AUTO, converter=as_whole, validator=a_start_token)
+    """As in a :class:`~decodekit.decoding.Generator`."""
 
     tokenizer: Any = attrs.field(default=None, repr=False)
     """Encodes strings and decodes ids."""

@@ -519,7 +519,7 @@ class TestIsolation:
             assert alone([5], stop=self.STOP) == given(batcher.submit(parts_of(stop=self.STOP), [5]))
 
     def test_a_part_that_ends_the_thread(self) -> None:
-        """Nobody waits for ever, and nothing more is taken."""
+        """Every request is told, and no more are taken."""
 
         def leave(logits: Tensor, history: History) -> Tensor:
             raise SystemExit
