@@ -6,7 +6,6 @@ from typing import Any
 
 from ..decoding import Generator, Greedy, MaxNewTokens, Sample, StopStrings
 from ..decoding.validation import as_several
-from ..neuron_backend.models.model_source import find_config
 from ..neuron_backend.models.tokenizer_source import load_tokenizer
 from ..processors import Chain, MinP, RepetitionPenalty, Temperature, TopK, TopP
 from ..speculation import AdaptiveLength, DraftModel, PromptLookup, SuffixAutomaton
@@ -35,8 +34,6 @@ def generator_of(options: argparse.Namespace, batch_size: int = 1) -> Generator:
         check_source(options, draft_model, "--draft")
     tokenizer = load_tokenizer(options.model)
     if tokenizer is None:
-        if not is_saved_decoder(options.model):
-            find_config(options.model, "--model")
         raise ValueError(f"--model must have a tokenizer: got {options.model}, without")
     parts = _parts(options, tokenizer)
     target = _target(options, batch_size)

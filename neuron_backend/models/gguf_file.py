@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from .unsupported import UnsupportedArchitecture
+from .without_bars import without_gguf_bar
 
 if TYPE_CHECKING:
     from transformers import PretrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
@@ -54,6 +55,7 @@ def check_gguf(path: str | PathLike[str], name: str = "'model'") -> None:
         )
 
 
+@without_gguf_bar()
 def load_gguf_model(path: str | PathLike[str], dtype: torch.dtype | None) -> "PreTrainedModel":
     """
     Load the causal LM in a GGUF file, with its weights unpacked.
