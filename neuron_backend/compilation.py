@@ -16,7 +16,7 @@ from .on_device_sampling.pipeline_validation import check_rows, validate_pipelin
 from .progress import stage
 from .progress_option import ProgressOption, progress_of
 from .targets.registry import resolve
-from .targets.target import Target, compiles_rows
+from .targets.target import Target, serves_rows, serves_rows_unasked
 from .threads import check_threads
 
 if TYPE_CHECKING:
@@ -35,6 +35,7 @@ def compile_decoder(
     tree_widths: Sequence[int] = (),
     spans: Sequence[int] | None = None,
     row_widths: Sequence[int] | None = None,
+    copies_rows: bool | None = None,
     processors: Processor | None = None,
     sampler: Sampler | None = None,
     target: str | Target = "auto",
@@ -72,8 +73,12 @@ def compile_decoder(
             from 128.
 
         row_widths: Widths of which there is also a program of one row, ascending: a prompt is then fed
-            without computing the rows that decode beside it. For ``"cpu"`` and ``"eager"``. None: on these,
-            with several rows, the widths beyond *scored_width*.
+            without computing the rows that decode beside it. None: with several rows, the widths beyond
+            *scored_width*; on Neuron, where each program takes minutes to compile, none.
+
+        copies_rows: Whether a row of the cache can become a copy of another, so that prompts with a common
+            beginning feed it once, as do several samples of one prompt, and beams feed new tokens only.
+            None: True; on Neuron, where it takes one program more for each span, False.
 
         processors: The :class:`~decodekit.decoding.Generator`'s processors, to be compiled into every
             forward that scores all of its columns, together with *sampler*. Tokens are then sampled on the
@@ -141,10 +146,12 @@ def compile_decoder(
             "whose range Neuron's own 8-bit floats do not have"
         )
     row_widths = None if row_widths is None else as_tuple("row_widths", row_widths)
-    if row_widths and (not compiles_rows(compiler) or tp_degree > 1):
+    if copies_rows is not None and not isinstance(copies_rows, bool):
+        raise TypeError(f"'copies_rows' must be True, False or None: got {copies_rows!r}")
+    if (row_widths or copies_rows) and not serves_rows(compiler):
         raise ValueError(
-            "'row_widths' must be empty for targets other than 'cpu' and 'eager', and with tp_degree > 1: "
-            f"got {row_widths} for {compiler.name!r}"
+            f"'row_widths' must be () and 'copies_rows' False for target {compiler.name!r}, which has no "
+            f"programs of single rows: got {row_widths} and {copies_rows}"
         )
     compiler.require()
     ranks, cores = ranks_or_cores(compiler, tp_degree)
@@ -172,15 +179,14 @@ def compile_decoder(
         decoder.offer_rows(_row_widths(compiler, decoder, row_widths))
         decoder.threads, decoder.cores = threads, cores
         decoder.source = model if isinstance(model, str | PathLike) else None
-        decoder.compile(compiler, processors, sampler)
+        decoder.compile(compiler, processors, sampler, copies_rows)
     return decoder
 
 
 def _row_widths(target: Target, decoder: "CompiledDecoder", widths: Sequence[int] | None) -> tuple[int, ...]:
     if widths is not None:
         return tuple(widths)
-    offered = compiles_rows(target) and decoder.ranks is None
-    return default_row_widths(decoder.shape) if offered else ()
+    return default_row_widths(decoder.shape) if serves_rows_unasked(target) else ()
 
 
 def _widths(target: Target, model: "PreTrainedModel", max_length: int | None) -> tuple[int, ...]:

@@ -19,14 +19,14 @@ from .parity.compare import probe_of
 from .parity.logits_probe import Probe
 from .program_facts import all_bit_exact, kernels_of
 from .progress_option import ProgressOption, progress_of
-from .row_forwards import ROW
+from .row_steps import RowStep
 from .serialization.hub import push_decoder
 from .serialization.saving import save_decoder
 from .static_decoder import StaticDecoder
 from .step import DecoderStep, TreeStep
 from .targets.eager_target import EagerTarget
 from .targets.registry import resolve
-from .targets.target import Target, copies_rows
+from .targets.target import Target, copies_by_program, serves_rows_unasked
 from .tensor_parallel.cores import ranks_or_cores
 from .tensor_parallel.ranks import report_lost_ranks
 
@@ -71,7 +71,7 @@ class CompiledDecoder(StaticDecoder):
         others = "torch's eager kernels" if self.target == EagerTarget.name else "kernels not known"
         named: dict[str, Any] = {f"{DecoderStep.kind}_{width}": one for width, one in self.programs.items()}
         named |= {f"{TreeStep.kind}_{width}": one for width, one in self.tree_programs.items()}
-        named |= {f"{ROW}_{width}": programs[0] for width, programs in self.row_programs.items()}
+        named |= {f"{RowStep.kind}_{width}": programs[0] for width, programs in self.row_programs.items()}
         return kernels_of(named, others)
 
     @property
@@ -112,7 +112,13 @@ class CompiledDecoder(StaticDecoder):
         }
         return summary_table(type(self).__name__, fields)
 
-    def compile(self, compiler: Target, processors: Processor | None, sampler: Sampler | None) -> None:
+    def compile(
+        self,
+        compiler: Target,
+        processors: Processor | None,
+        sampler: Sampler | None,
+        copies_rows: bool | None = None,
+    ) -> None:
         """
         Compile the programs with *compiler*, including sampling if *processors* or *sampler* is given.
 
@@ -121,8 +127,13 @@ class CompiledDecoder(StaticDecoder):
         """
         if processors is not None or sampler is not None:
             self.fuse(processors, sampler)
-        self.copies_rows = copies_rows(compiler) and self.ranks is None
+        self.offer_copies(compiler, copies_rows)
         compiler.compile(self)
+
+    def offer_copies(self, target: Target, wanted: bool | None) -> None:
+        """Offer copies of rows if they are *wanted*, or if None where *target* needs no program for them."""
+        self.copies_by_program = copies_by_program(target)
+        self.copies_rows = serves_rows_unasked(target) if wanted is None else wanted
 
     def save(self, folder: str | PathLike[str], tokenizer: "PreTrainedTokenizerBase | None" = None) -> None:
         """
@@ -251,7 +262,7 @@ class CompiledDecoder(StaticDecoder):
                 progress=told,
             )
             decoder.cores, decoder.source = cores, self.source
-            decoder.compile(compiler, processors, sampler)
+            decoder.compile(compiler, processors, sampler, self.copies_rows if target is None else None)
         return decoder
 
     def lint(self) -> dict[str, list[Finding]]:

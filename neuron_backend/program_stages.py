@@ -2,10 +2,10 @@
 
 from collections.abc import Sequence
 
-from .row_forwards import ROW
+from .row_steps import RowStep
 from .step import DecoderStep, TreeStep
 
-_DESCRIBED = {DecoderStep.kind: "{}", TreeStep.kind: "tree {}", ROW: "{} for one row"}
+_DESCRIBED = {DecoderStep.kind: "{}", TreeStep.kind: "tree {}", RowStep.kind: "{} for one row"}
 
 
 def compiling_names(programs: Sequence[tuple[str, int]]) -> list[str]:

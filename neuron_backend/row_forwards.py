@@ -1,8 +1,8 @@
 """Forwards of single rows of a decoder, and copies of rows."""
 
 import abc
-from collections.abc import Mapping, Sequence
-from functools import partial
+from collections.abc import Callable, Mapping, Sequence
+from functools import cached_property, partial
 from typing import Any
 
 import torch
@@ -13,24 +13,23 @@ from ..decoding.protocols import DecoderShape
 from ..decoding.validation import as_tuple
 from .kv_cache.buffers import CacheBuffers
 from .kv_cache.spans import end_position, smallest_span
-from .step import DecoderStep, Step
+from .row_steps import CopyStep, RowStep
+from .step import CacheProgram, DecoderStep
+from .tensor_parallel.ranks import Ranks, in_lockstep
 from .threads import on_threads
 
-ROW = "row"
-"""Prefix of the names of the programs of one row."""
+CopyProgram = Callable[[Tensor, Tensor], object]
+"""Source rows and slots, as :class:`~.row_steps.CopyStep` takes them."""
 
 
 class RowForwards(abc.ABC):
-    """
-    The part of a :class:`~.static_decoder.StaticDecoder` that feeds and copies single rows.
-
-    A row's cache is contiguous, so a program of one row runs over any of them.
-    """
+    """The part of a :class:`~.static_decoder.StaticDecoder` that feeds and copies single rows."""
 
     shape: DecoderShape
     spans: tuple[int, ...]
     threads: int | None
     cache: CacheBuffers
+    ranks: Ranks | None
     _slots: dict[int, Tensor]
 
     row_widths: tuple[int, ...] = ()
@@ -40,12 +39,28 @@ class RowForwards(abc.ABC):
     """By width, a program for each row."""
 
     copies_rows: bool = True
-    """Whether :meth:`copy_rows` may be called: not on Neuron, where an assignment would compile."""
+    """Whether :meth:`copy_rows` may be called."""
+
+    copies_by_program: bool = False
+    """Whether :meth:`copy_rows` needs a program, on a device where an assignment would have to be compiled."""
+
+    copy_program: CopyProgram | None = None
+    """Copies rows. None: by assignment."""
 
     @property
     @abc.abstractmethod
     def step(self) -> DecoderStep:
         """The step of the programs for token sequences."""
+
+    @cached_property
+    def row_step(self) -> RowStep:
+        """The step of a program that serves any row."""
+        return RowStep(self.step.model, self.shape.scored_width)
+
+    @cached_property
+    def copy_step(self) -> CopyStep:
+        """The step of the program that copies rows."""
+        return CopyStep()
 
     def offer_rows(self, widths: Sequence[int]) -> None:
         """
@@ -60,22 +75,36 @@ class RowForwards(abc.ABC):
         rows = [self.cache.row(row) for row in range(self.shape.batch_size)]
         self.row_programs = {width: [partial(self._eager_row, row) for row in rows] for width in widths}
 
-    def row_steps(self) -> list[tuple[Step, int]]:
-        """Step and width of each program of one row."""
-        return [(self.step, width) for width in self.row_widths]
+    def row_steps(self) -> list[tuple[CacheProgram, int]]:
+        """Step and width of each program that serves any row: its forwards, and copies if they need one."""
+        rows: list[tuple[CacheProgram, int]] = [(self.row_step, width) for width in self.row_widths]
+        return rows + [(self.copy_step, CopyStep.width)] * (self.copies_rows and self.copies_by_program)
 
-    def forward_row(self, ids: Tensor, cache_pos: Tensor, row: int) -> Tensor:
+    def forward_row(self, ids: Tensor, cache_pos: Tensor, row: int, span: int | None = None) -> Tensor:
         """
         Feed one row; see :meth:`~decodekit.decoding.optional_protocols.FeedsRows.forward_row`.
 
+        Args:
+            ids: Tokens, ``[1, width]``.
+
+            cache_pos: Position of the first column, ``[1]``.
+
+            row: The row.
+
+            span: As in :meth:`~.static_decoder.StaticDecoder.forward`.
+
         Raises:
-            ValueError: A wrong width, row, id or position. Nothing has been written.
+            ValueError: A wrong width, row, id or position, or other inputs than another rank's. Nothing has
+                been written.
 
             TypeError: A wrong dtype. Nothing has been written.
         """
         check_row_inputs(ids, cache_pos, row, self.shape, self.row_widths)
-        slots = self._slots[smallest_span(self.spans, end_position(ids, cache_pos), None)]
-        with on_threads(self.threads):
+        slots = self._slots[smallest_span(self.spans, end_position(ids, cache_pos), span)]
+        with (
+            on_threads(self.threads),
+            in_lockstep(self.ranks, ids, cache_pos, torch.tensor([row]), slots[-1:]),
+        ):
             logits: Tensor = self.row_programs[ids.shape[1]][row](ids, cache_pos, slots)
         return logits
 
@@ -84,15 +113,24 @@ class RowForwards(abc.ABC):
         Copy leading slots; see :meth:`~decodekit.decoding.optional_protocols.CopiesRows.copy_rows`.
 
         Raises:
-            ValueError: A wrong shape, row or number. Nothing has been written.
+            ValueError: A wrong shape, row or number, or other ones than another rank's. Nothing has been
+                written.
 
-            TypeError: A wrong type.
+            TypeError: A wrong type, or a decoder that cannot copy.
         """
         if not self.copies_rows:
             raise TypeError(
-                "rows of this decoder's cache cannot be copied: its target would have to compile it"
+                "rows of this decoder's cache cannot be copied: it was compiled with copies_rows=False, which is "
+                "the default on Neuron"
             )
         check_copy(source, upto, self.shape)
+        with in_lockstep(self.ranks, source, torch.tensor([upto])):
+            if self.copy_program is None:
+                self._assign_rows(source, upto)
+            else:
+                self.copy_program(source, self._slots[smallest_span(self.spans, upto, None)])
+
+    def _assign_rows(self, source: Tensor, upto: int) -> None:
         written = (source != torch.arange(len(source))).nonzero()[:, 0]
         end = self.cache.reserved + upto
         with torch.no_grad():

@@ -23,7 +23,7 @@ from .on_device_sampling.fused_forwards import FusedForwards, FusedProgram
 from .parity.compare import compare
 from .progress import SILENT, Progress, stage
 from .quantization.quantized import Weights, check_format, quantize
-from .row_forwards import RowForwards
+from .row_forwards import CopyProgram, RowForwards
 from .step import DecoderStep, Step, TreeStep
 from .tensor_parallel.ranks import Ranks, in_lockstep
 from .tensor_parallel.sharding import ranks_of
@@ -401,6 +401,7 @@ class StaticDecoder(FusedForwards, RowForwards):
         compiled: bool,
         fused_programs: Mapping[int, FusedProgram] | None = None,
         row_programs: Mapping[int, Sequence[Program]] | None = None,
+        copy_program: CopyProgram | None = None,
     ) -> None:
         """
         Replace the programs of all forwards.
@@ -418,14 +419,17 @@ class StaticDecoder(FusedForwards, RowForwards):
 
             fused_programs: One per :meth:`fused_steps`; without them, sampling runs on the host.
 
-            row_programs: For each of :meth:`row_steps` one per row; without them, rows are not fed by
+            row_programs: For each of :attr:`row_widths` one per row; without them, rows are not fed by
                 themselves.
+
+            copy_program: Copies rows; without it, they are copied by assignment, if they are.
         """
         self.programs = dict(programs)
         self.tree_programs = dict(tree_programs)
         self.fused_programs = dict(fused_programs or {})
         self.row_programs = dict(row_programs or {})
         self.row_widths = tuple(self.row_programs)
+        self.copy_program = copy_program
         self.compiler = target
         self.packages = dict(packages)
         self.compiled = compiled

@@ -23,21 +23,25 @@ def supports_logits_to_keep(model: "PreTrainedModel") -> bool:
     return "logits_to_keep" in inspect.signature(model.forward).parameters
 
 
-class Step(nn.Module, abc.ABC):
+class CacheProgram(nn.Module, abc.ABC):
     """What a target compiles: a module of fixed shapes, whose last inputs are the slots and the cache."""
 
     kind: str
     """Prefix of the names of its programs."""
+
+    @abc.abstractmethod
+    def padding(self, width: int, cache: CacheBuffers, span: int) -> tuple[Tensor, ...]:
+        """Inputs of *width* columns that change nothing that is attended to: what it is traced with."""
+
+
+class Step(CacheProgram):
+    """A forward of a model."""
 
     model: "PreTrainedModel"
     """The stock model, in evaluation mode."""
 
     write: CacheWrite = staticmethod(write_in_place)
     """How ``forward`` writes into the cache, in place."""
-
-    @abc.abstractmethod
-    def padding(self, width: int, cache: CacheBuffers, span: int) -> tuple[Tensor, ...]:
-        """The inputs of a forward of *width* over padding alone: what it is traced with."""
 
 
 class DecoderStep(Step):
@@ -88,13 +92,23 @@ class DecoderStep(Step):
         return logits
 
     def score(
-        self, ids: Tensor, cache_pos: Tensor, slots: Tensor, cache: Sequence[Tensor], write: CacheWrite
+        self,
+        ids: Tensor,
+        cache_pos: Tensor,
+        slots: Tensor,
+        cache: Sequence[Tensor],
+        write: CacheWrite,
+        row: Tensor | None = None,
     ) -> tuple[Tensor, tuple[Tensor, ...]]:
-        """:meth:`forward` with any :data:`~.kv_cache.buffers.CacheWrite`: logits and the written cache."""
+        """
+        :meth:`forward` with any :data:`~.kv_cache.buffers.CacheWrite`: logits and the written cache.
+
+        With *row*, ``[1]``, the tokens are those of that row alone, ``[1, width]``.
+        """
         padding = ids < 0
         columns = torch.arange(ids.shape[1], dtype=cache_pos.dtype, device=ids.device)
         positions = cache_pos[:, None] + columns
-        kept = PositionedCache(cache, positions.masked_fill(padding, SPARE), slots, write)
+        kept = PositionedCache(cache, positions.masked_fill(padding, SPARE), slots, write, row=row)
         output = self.model(
             input_ids=ids.masked_fill(padding, 0),
             attention_mask=self.plan.masks(positions, padding, slots, self.model.dtype),
@@ -208,6 +222,6 @@ def _without_overflow(
     return torch.where(spoiled, nan, logits.float())
 
 
-def program_name(step: Step, width: int) -> str:
+def program_name(step: CacheProgram, width: int) -> str:
     """Name of the program of *step* at one width, in files and errors."""
     return f"{step.kind}_{width}"

@@ -29,8 +29,17 @@ class WarmedDecoder(Protocol):
         """As :meth:`~...decoding.protocols.ScoresTrees.forward_tree`, likewise."""
         ...
 
-    def forward_row(self, ids: Tensor, cache_pos: Tensor, row: int) -> Tensor:
-        """As :meth:`~...decoding.optional_protocols.FeedsRows.forward_row`."""
+    def forward_row(self, ids: Tensor, cache_pos: Tensor, row: int, span: int | None = None) -> Tensor:
+        """As :meth:`~...decoding.optional_protocols.FeedsRows.forward_row`, likewise."""
+        ...
+
+    @property
+    def copies_rows(self) -> bool:
+        """Whether :meth:`copy_rows` may be called."""
+        ...
+
+    def copy_rows(self, source: Tensor, upto: int) -> None:
+        """As :meth:`~...decoding.optional_protocols.CopiesRows.copy_rows`."""
         ...
 
     def warm_up_sampling(self, spans: Sequence[int]) -> None:
@@ -49,6 +58,8 @@ def warm_up(decoder: WarmedDecoder, spans: Sequence[int]) -> None:
             for width in decoder.tree_widths:
                 padding = torch.full((rows, width), -1)
                 decoder.forward_tree(padding, start, padding, span)
-    for width in decoder.row_widths:
-        decoder.forward_row(torch.full((1, width), -1), start[:1], 0)
+            for width in decoder.row_widths:
+                decoder.forward_row(torch.full((1, width), -1), start[:1], 0, span)
+            if decoder.copies_rows:
+                decoder.copy_rows(torch.arange(rows), span)
     decoder.warm_up_sampling(spans)

@@ -66,6 +66,9 @@ class Manifest:
     row_widths: list[int] = attrs.field(factory=list)
     """Columns of the programs of one row."""
 
+    copies_rows: bool | None = None
+    """Whether rows can be copied. None, in folders of earlier releases: if the target copies by assignment."""
+
     quantized: dict[str, str] = attrs.field(factory=dict)
     """Name of each quantised layer to its format."""
 

@@ -116,6 +116,7 @@ class PositionedCache:
         slots: Tensor,
         write: CacheWrite = write_in_place,
         columns: Tensor | None = None,
+        row: Tensor | None = None,
     ):
         """
         Wrap buffers for one forward.
@@ -131,14 +132,19 @@ class PositionedCache:
 
             columns: Position of each column, ``[batch, width]`` int64, if some are written to scratch
                 slots. None: each column's address is its position.
+
+            row: The row of the buffers that the columns belong to, ``[1]``; *written* is then ``[1, width]``.
+                None: there are columns of every row.
         """
         *states, self._overflow = tensors
         half = len(states) // 2
         self._keys, self._values = states[:half], states[half:]
         # From the first layer on, so that all layers run the same operations.
         self._largest = torch.zeros(written.shape, dtype=self._overflow.dtype, device=written.device)
-        self._rows = torch.arange(written.shape[0], dtype=written.dtype, device=written.device)[:, None]
-        self._slots = written - slots[0]
+        every = torch.arange(self._overflow.shape[0], dtype=written.dtype, device=written.device)[:, None]
+        # For a write of one row, the others write padding: one form of write serves both.
+        self._slots = (written if row is None else torch.where(every == row, written, SPARE)) - slots[0]
+        self._rows, self._row = every, row
         self._attended = slots.shape[0]
         self._write = write
         self._addresses, self._written, self._columns = slots, written, columns
@@ -163,7 +169,7 @@ class PositionedCache:
         """Write one layer's ``[batch, heads, width, head_dim]`` states; return the slots it attends to."""
         for buffers, states in ((self._keys, key_states), (self._values, value_states)):
             finite = self._take_finite(states)
-            buffers[layer_idx] = self._write(buffers[layer_idx], self._rows, self._slots, finite)
+            buffers[layer_idx] = self._put(buffers[layer_idx], finite)
         return self._first(self._keys[layer_idx]), self._first(self._values[layer_idx])
 
     def mark_overflow(self, total: Callable[[Tensor], Tensor] = lambda flags: flags) -> Tensor:
@@ -174,10 +180,10 @@ class PositionedCache:
             total: The sum over all ranks that share the model's heads, of ``[batch, width]`` flags.
 
         Returns:
-            1 for each attended slot whose token overflowed, else 0: ``[batch, slots]``.
+            1 for each attended slot whose token overflowed, else 0: ``[batch or 1, slots]``.
         """
         flags = total((~_is_usable(self._largest)).to(self._overflow.dtype))
-        self._overflow = self._write(self._overflow, self._rows, self._slots, flags[:, None, :, None])
+        self._overflow = self._put(self._overflow, flags[:, None, :, None])
         return self._first(self._overflow)[:, 0, :, 0]
 
     def _take_finite(self, states: Tensor) -> Tensor:
@@ -187,9 +193,15 @@ class PositionedCache:
         self._largest = torch.maximum(self._largest, largest)
         return torch.where(_is_usable(magnitudes), states, torch.zeros_like(states))
 
+    def _put(self, buffer: Tensor, states: Tensor) -> Tensor:
+        if self._row is not None:
+            states = states.expand(buffer.shape[0], -1, -1, -1)
+        return self._write(buffer, self._rows, self._slots, states)
+
     def _first(self, buffer: Tensor) -> Tensor:
         # Slicing would specialise on whether the slice is the whole buffer.
-        return buffer.narrow(2, 0, self._attended)
+        attended = buffer.narrow(2, 0, self._attended)
+        return attended if self._row is None else attended.index_select(0, self._row)
 
     def get_seq_length(self, layer_idx: int = 0) -> int:
         """0: models add it to positions that they compute themselves; here positions are passed in."""

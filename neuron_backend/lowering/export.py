@@ -66,11 +66,21 @@ def lower(module: nn.Module, inputs: tuple[Any, ...]) -> GraphModule:
         lowered = program.module()
     assert isinstance(lowered, GraphModule)
     drop_checks(lowered)
+    _drop_whole_copies(lowered)
     _compare_with_tensors(lowered)
     pair_complex_numbers(lowered)
     canonicalize_top_k(lowered)
     fold_constants(lowered, set(program.graph_signature.lifted_tensor_constants))
     return lowered
+
+
+def _drop_whole_copies(module: GraphModule) -> None:
+    """Use what is copied over the whole of a tensor in place of the copy: a pass over the cache less."""
+    for node in module.graph.find_nodes(op="call_function", target=torch.ops.aten.copy.default):
+        over, copied = (one.meta["val"] for one in node.args[:2])
+        if (over.shape, over.dtype) == (copied.shape, copied.dtype):
+            node.replace_all_uses_with(node.args[1])
+            module.graph.erase_node(node)
 
 
 def _laid_out_as_the_kernel_does(attention: Callable[..., Any]) -> Callable[..., Any]:

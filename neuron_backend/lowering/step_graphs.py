@@ -11,12 +11,11 @@ from torch.fx import GraphModule
 
 from ..kv_cache.buffers import CacheBuffers
 from ..kv_cache.writes import write_by_scatter
-from ..step import DecoderStep, Step, program_name
+from ..row_steps import RowStep
+from ..step import CacheProgram, DecoderStep, Step, program_name
 from .export import lower
 
 if TYPE_CHECKING:
-    from transformers import PreTrainedModel
-
     from ..static_decoder import StaticDecoder
 
 
@@ -28,7 +27,7 @@ WIDEST_STEP = 32
 class ProgramShape:
     """Step, width and span of one program of fixed shapes."""
 
-    step: Step = attrs.field(eq=False)
+    step: CacheProgram = attrs.field(eq=False)
     width: int
     span: int
 
@@ -47,6 +46,8 @@ def program_shapes(decoder: "StaticDecoder", prompt_spans: bool = False) -> list
     Neuron, and only help those parts. The whole cache alone would slow down every prompt: on a CPU, 128
     columns took 2 times as long over 2048 positions as over 128, and 6 times as long over 8192.
 
+    Those of single rows follow, if the decoder has any (:meth:`~..row_forwards.RowForwards.row_steps`).
+
     Args:
         decoder: The decoder.
 
@@ -55,17 +56,17 @@ def program_shapes(decoder: "StaticDecoder", prompt_spans: bool = False) -> list
     """
     return [
         ProgramShape(step, width, span)
-        for step, width in decoder.steps()
+        for step, width in (*decoder.steps(), *decoder.row_steps())
         for span in program_spans(decoder, step, width, prompt_spans)
     ]
 
 
 def program_spans(
-    decoder: "StaticDecoder", step: Step, width: int, prompt_spans: bool = False
+    decoder: "StaticDecoder", step: CacheProgram, width: int, prompt_spans: bool = False
 ) -> tuple[int, ...]:
     """The spans of the programs of *step* at one width, ascending; see :func:`program_shapes`."""
     spans = spans_of(width, decoder.spans)
-    takes_prompts = step.kind == DecoderStep.kind and width > max(decoder.shape.scored_width, WIDEST_STEP)
+    takes_prompts = step.kind in (DecoderStep.kind, RowStep.kind) and width > max(decoder.shape.scored_width, WIDEST_STEP)
     return tuple(dict.fromkeys((spans[0], spans[-1]))) if takes_prompts and not prompt_spans else spans
 
 
@@ -82,7 +83,7 @@ def spans_of(width: int, spans: Sequence[int]) -> tuple[int, ...]:
     return tuple(span for span in spans if span >= width or span == spans[-1])
 
 
-def lower_step(step: Step, width: int, cache: CacheBuffers, span: int) -> GraphModule:
+def lower_step(step: CacheProgram, width: int, cache: CacheBuffers, span: int) -> GraphModule:
     """
     The graph of one program: constants folded, one ``copy_`` into each cache tensor at its end.
 
@@ -96,8 +97,8 @@ def lower_step(step: Step, width: int, cache: CacheBuffers, span: int) -> GraphM
         span: Number of leading positions that are attended to.
     """
     inputs = step.padding(width, _of_shape(cache), span)
-    with static_experts(step.model):
-        return lower(_writing_by_scatter(step), inputs)
+    with static_experts(step):
+        return lower(_writing_by_scatter(step) if isinstance(step, Step) else step, inputs)
 
 
 def _writing_by_scatter(step: Step) -> Step:
@@ -113,15 +114,16 @@ def _of_shape(cache: CacheBuffers) -> CacheBuffers:
 
 
 @contextlib.contextmanager
-def static_experts(model: "PreTrainedModel") -> Iterator[None]:
+def static_experts(step: CacheProgram) -> Iterator[None]:
     """
-    Use the batched implementation of a mixture of experts while *model* is traced.
+    Use the batched implementation of a mixture of experts while *step* is traced.
 
     It gathers the weights of each token's experts. Transformers' other implementations sort tokens by expert
     or loop over active experts, which has data-dependent shapes.
     """
-    before = getattr(model.config, "_experts_implementation", None)
-    if before is None or not hasattr(model, "set_experts_implementation"):
+    model = step.model if isinstance(step, Step) else None
+    before = None if model is None else getattr(model.config, "_experts_implementation", None)
+    if model is None or before is None or not hasattr(model, "set_experts_implementation"):
         yield
         return
     model.set_experts_implementation("batched_mm")

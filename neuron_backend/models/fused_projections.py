@@ -19,7 +19,6 @@ from torch.fx import GraphModule, Node
 
 from ..quantization.float8_linear import FLOAT8, Float8Linear
 from ..quantization.int8_linear import Int8Linear
-from ..step import Step
 from .weights import as_before
 
 FUSED_GROUPS = (("q_proj", "k_proj", "v_proj"), ("gate_proj", "up_proj"))
@@ -91,7 +90,7 @@ def fused_projection_names(model: nn.Module) -> list[list[str]]:
 
 
 @contextmanager
-def trace_fused(step: Step) -> Iterator[None]:
+def trace_fused(step: nn.Module) -> Iterator[None]:
     """Use the fused layers while *step* is traced."""
     with ExitStack() as stack:
         for module in step.modules():

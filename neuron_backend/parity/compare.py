@@ -7,12 +7,13 @@ import torch
 from torch import Tensor
 
 from ..step import DecoderStep
+from .copy_probe import CopyingDecoder, check_copies
 from .logits_probe import TOLERANCE, Probe
 from .sampling_probe import SamplingDecoder, check_sampling
 from .tree_probe import TreeDecoder, check_trees
 
 
-class ComparedDecoder(TreeDecoder, SamplingDecoder, Protocol):
+class ComparedDecoder(TreeDecoder, SamplingDecoder, CopyingDecoder, Protocol):
     """A decoder whose stock model is available."""
 
     spans: tuple[int, ...]
@@ -38,7 +39,8 @@ def _row_by_row(decoder: ComparedDecoder, ids: Tensor, cache_pos: Tensor) -> Ten
     if ids.shape[1] not in decoder.row_widths:
         return decoder.forward(ids, cache_pos)
     rows = [slice(row, row + 1) for row in range(len(ids))]
-    return torch.cat([decoder.forward_row(ids[one], cache_pos[one], one.start) for one in rows])
+    # Logits are valid until the next forward.
+    return torch.cat([decoder.forward_row(ids[one], cache_pos[one], one.start).clone() for one in rows])
 
 
 def probe_of(decoder: ComparedDecoder) -> Probe:
@@ -48,7 +50,8 @@ def probe_of(decoder: ComparedDecoder) -> Probe:
 
 def compare(decoder: ComparedDecoder, whose: str) -> None:
     """
-    Compare logits with the stock model, trees with token sequences, and on-device with eager sampling.
+    Compare logits with the stock model, trees with token sequences, copied with fed rows, and on-device with
+    eager sampling.
 
     Args:
         decoder: The decoder; its cache is overwritten.
@@ -66,4 +69,5 @@ def compare(decoder: ComparedDecoder, whose: str) -> None:
         probe.check(partial(_row_by_row, decoder), whose)
     tolerance = TOLERANCE[step.model.dtype]
     check_trees(decoder, step.plan.span, tolerance, whose, probe.architecture)
+    check_copies(decoder, tolerance, whose, probe.architecture)
     check_sampling(decoder, tolerance, whose, probe.architecture)

@@ -16,7 +16,7 @@ from ...decoding.protocols import Processor, Sampler
 from ..progress import Progress, stage
 from ..progress_option import ProgressOption, progress_of
 from ..targets.registry import target_named
-from ..targets.target import RunsStored, Target, check_target, copies_rows
+from ..targets.target import RunsStored, Target, check_target
 
 if TYPE_CHECKING:
     from ..compiled_decoder import CompiledDecoder
@@ -139,7 +139,7 @@ def _open(
         check_weights(decoder.step.model.state_dict(), manifest)
         decoder.cores, decoder.progress, decoder.source = cores, progress, folder
         decoder.offer_rows(manifest.row_widths)
-        decoder.copies_rows = copies_rows(target) and ranks is None
+        decoder.offer_copies(target, manifest.copies_rows)
         programs = {
             path.removeprefix(PROGRAMS): (folder / path).read_bytes()
             for path in manifest.files

@@ -118,6 +118,7 @@ def _manifest(decoder: StaticDecoder, folder: Path) -> Manifest:
         tree_widths=list(decoder.tree_widths),
         spans=list(decoder.spans),
         row_widths=list(decoder.row_widths),
+        copies_rows=decoder.copies_rows,
         tp_degree=decoder.tp_degree,
         quantized=decoder.weights.layers,
         blueprint=_blueprint(decoder, folder),

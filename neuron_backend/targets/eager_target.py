@@ -18,8 +18,7 @@ class EagerTarget:
     """Compiles nothing: a decoder is constructed eager."""
 
     name: ClassVar[str] = "eager"
-    compiles_rows: ClassVar[bool] = True
-    copies_rows: ClassVar[bool] = True
+    copies_by_program: ClassVar[bool] = False
 
     def require(self) -> None:
         """Nothing beyond PyTorch is required."""

@@ -124,23 +124,28 @@ class DrivesCores(Protocol):
 
 @runtime_checkable
 class ServesRows(Protocol):
-    """A target that says what it does with single rows of the cache."""
+    """A target that can feed and copy single rows of the cache."""
 
-    compiles_rows: ClassVar[bool]
-    """Whether it has programs of one row."""
-
-    copies_rows: ClassVar[bool]
-    """Whether a row may be copied by assignment, outside all programs."""
-
-
-def compiles_rows(target: Target) -> bool:
-    """Whether *target* has programs of one row; False if it does not say so."""
-    return isinstance(target, ServesRows) and target.compiles_rows
+    copies_by_program: ClassVar[bool]
+    """
+    Whether a copy of rows is a program, rather than an assignment. Programs of single rows, which such a
+    target takes long to compile, are then made only where they are asked for.
+    """
 
 
-def copies_rows(target: Target) -> bool:
-    """Whether rows of *target*'s cache may be copied; False if it does not say so."""
-    return isinstance(target, ServesRows) and target.copies_rows
+def serves_rows(target: Target) -> bool:
+    """Whether *target* can feed and copy single rows."""
+    return isinstance(target, ServesRows)
+
+
+def copies_by_program(target: Target) -> bool:
+    """Whether copies of rows are a program of *target*, if it makes any."""
+    return isinstance(target, ServesRows) and target.copies_by_program
+
+
+def serves_rows_unasked(target: Target) -> bool:
+    """Whether *target* feeds and copies single rows where nothing else is asked for."""
+    return serves_rows(target) and not copies_by_program(target)
 
 
 @runtime_checkable

@@ -90,6 +90,8 @@ class Cores:
         with override_all_reduce(CORES, lambda partial: partial):
             view = type(decoder).unchecked(part, decoder.shape, decoder.tree_widths, decoder.spans)
         view.progress = decoder.progress
+        view.offer_rows(decoder.row_widths)
+        view.copies_rows, view.copies_by_program = decoder.copies_rows, decoder.copies_by_program
         if decoder.fusion is not None:
             # Keeps the name of the decoder's own fusion, which may be a random digest.
             view.fusion = decoder.fusion.over(view.step, decoder.shape)

@@ -1,26 +1,63 @@
 """Forwards of single rows, and copies of rows."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
+from typing import Any
 
+import attrs
 import pytest
 import torch
 from transformers import PreTrainedModel
 
-from decodekit.decoding import Generator, MaxNewTokens, Sample
+from decodekit.decoding import Generator, MaxNewTokens, Sample, Slots
 from decodekit.neuron_backend import (
     CompiledDecoder,
     NativeTarget,
     StaticDecoder,
+    UnsupportedArchitecture,
     compile_decoder,
     load_decoder,
+    row_steps,
 )
+from decodekit.neuron_backend.artifacts.manifest import Manifest
+from decodekit.neuron_backend.artifacts.packages import Package
+from decodekit.neuron_backend.lint.budget import Cost
+from decodekit.neuron_backend.lowering.step_graphs import lower_step
+from decodekit.neuron_backend.models.early_exit import first_layers
 from decodekit.neuron_backend.targets.cpu import aoti
 from decodekit.testing import check_decoder
 
+from .targets.neuron.dynamo_stand_in import StandIn, calls
+
 Models = Callable[..., PreTrainedModel]
 
-SHAPE = {"max_length": 40, "widths": (1, 5, 12), "scored_width": 5}
+SHAPE: dict[str, Any] = {"max_length": 40, "widths": (1, 5, 12), "scored_width": 5}
+PROGRAMS: dict[str, Any] = {"batch_size": 3, "spans": (16, 40), "row_widths": (5, 12), "copies_rows": True}
+
+
+class WithoutRows:
+    """A target of a user's own, which does not know of single rows."""
+
+    name = "mine"
+
+    def require(self) -> None: ...
+
+    def default_widths(self, max_length: int) -> tuple[int, ...]:
+        return (1,)
+
+    def compile(self, decoder: StaticDecoder) -> None: ...
+
+    def check(self, manifest: Manifest) -> None: ...
+
+    def load(
+        self, decoder: StaticDecoder, packages: Mapping[str, Package], trust_programs: bool
+    ) -> None: ...
+
+
+def native(backend: StandIn | None = None) -> NativeTarget:
+    """TorchNeuron's target through its stand-in."""
+    return NativeTarget(backend=StandIn() if backend is None else backend, device="cpu")
 
 
 class TestEager:
@@ -51,12 +88,28 @@ class TestEager:
         ):
             compile_decoder(tiny_model("llama"), target="eager", batch_size=2, row_widths=widths, **SHAPE)
 
-    def test_other_targets_are_refused(self, tiny_model: Models) -> None:
-        """With the name of the option."""
-        with pytest.raises(ValueError, match=r"'row_widths' must be empty for targets other than 'cpu'"):
-            compile_decoder(
-                tiny_model("llama"), target=NativeTarget(), batch_size=2, row_widths=(12,), **SHAPE
-            )
+    @pytest.mark.parametrize("options", [{"row_widths": (12,)}, {"copies_rows": True}])
+    def test_other_targets_are_refused(self, options: dict[str, Any], tiny_model: Models) -> None:
+        """With the names of the options."""
+        with pytest.raises(ValueError, match=r"'row_widths' must be \(\) and 'copies_rows' False for target"):
+            compile_decoder(tiny_model("llama"), target=WithoutRows(), batch_size=2, **options, **SHAPE)
+
+    def test_no_copies_may_be_wanted(self, tiny_model: Models) -> None:
+        """Then a copy is refused, and texts are the same."""
+        made = partial(compile_decoder, tiny_model("llama"), target="eager", batch_size=2, **SHAPE)
+        texts = [
+            Generator(made(copies_rows=copies), stop=MaxNewTokens(4))([list(range(1, 20))], num_samples=2).ids
+            for copies in (True, False)
+        ]
+
+        assert texts[0] == texts[1]
+        with pytest.raises(TypeError, match="compiled with copies_rows=False"):
+            made(copies_rows=False).copy_rows(torch.tensor([1, 0]), 3)
+
+    def test_copies_are_yes_or_no(self, tiny_model: Models) -> None:
+        """Not a number of rows."""
+        with pytest.raises(TypeError, match="'copies_rows' must be True, False or None: got 2"):
+            compile_decoder(tiny_model("llama"), target="eager", copies_rows=2, **SHAPE)
 
     def test_samples_share_a_prefill(self, tiny_model: Models) -> None:
         """A prompt is fed to one row, and copied to the others: the texts are those of separate calls."""
@@ -73,6 +126,103 @@ class TestEager:
 
         assert alone == result.ids
         assert 3 * 24 == result.statistics.reused
+
+
+@attrs.frozen(eq=False)
+class Made:
+    """A decoder for Neuron, and the backend that compiled it."""
+
+    decoder: CompiledDecoder
+    backend: StandIn
+
+
+@pytest.fixture(scope="module")
+def made(tiny_model: Models) -> Made:
+    """Programs of single rows at two widths and spans, of one layer."""
+    backend = StandIn()
+    model = first_layers(tiny_model("llama"), 1)
+    return Made(compile_decoder(model, target=native(backend), **PROGRAMS, **SHAPE), backend)
+
+
+class TestNative:
+    """Programs that are told the row, as TorchNeuron compiles them."""
+
+    def test_are_compiled_only_if_asked_for(self, tiny_model: Models) -> None:
+        """Each takes minutes to compile on a device."""
+        model, shape = first_layers(tiny_model("llama"), 1), {"max_length": 16, "widths": (1, 8)}
+        decoder = compile_decoder(model, target=native(), batch_size=2, scored_width=1, **shape)
+
+        assert ((), False) == (decoder.row_widths, decoder.copies_rows)
+
+    def test_keep_the_contract(self, made: Made, tmp_path: Path) -> None:
+        """As the decoder that was saved and loaded does: a program for each width and span, and each copy."""
+        made.decoder.save(tmp_path / "saved")
+        backend = StandIn()
+        again = load_decoder(tmp_path / "saved", target=native(backend))
+
+        for one in (made, Made(again, backend)):
+            assert ((5, 12), True) == (one.decoder.row_widths, one.decoder.copies_rows)
+            assert 2 * (3 + 2 + 1) == len(one.backend.graphs)
+            check_decoder(one.decoder)
+        assert [] == backend.compiled
+
+    @pytest.mark.slow
+    @pytest.mark.parametrize("name", ["gemma2", "gpt2"])
+    def test_keep_the_contract_in_other_models(self, name: str, tiny_model: Models) -> None:
+        """With a window, and with weights by columns."""
+        check_decoder(compile_decoder(tiny_model(name), target=native(), **PROGRAMS, **SHAPE))
+
+    def test_no_forward_compiles(self, made: Made) -> None:
+        """Rows and spans are inputs and programs that were warmed up."""
+        compiled = len(made.backend.graphs)
+        ids, start = torch.ones(1, 12, dtype=torch.int64), torch.tensor([20])
+        for row in range(3):
+            made.decoder.forward_row(ids, start, row)
+        for upto in (0, 5, 16, 17, 40):
+            made.decoder.copy_rows(torch.tensor([2, 0, 1]), upto)
+
+        assert compiled == len(made.backend.graphs)
+
+    def test_break_no_rule(self, made: Made) -> None:
+        """Of the graphs' lint."""
+        findings = made.decoder.lint()
+
+        assert {"row_12_span_40", "copy_1_span_16"} <= set(findings)
+        assert [] == [finding for found in findings.values() for finding in found]
+
+    def test_copy_within_the_budget(self, made: Made) -> None:
+        """Without another copy of the whole cache, and with one write of each tensor."""
+        for span in (16, 40):
+            graph = lower_step(made.decoder.copy_step, 1, made.decoder.cache, span)
+
+            assert Cost(scatter_indices=0, buffer_copies=0, float64=0) == Cost.of(graph)
+            assert [] == calls(graph, torch.ops.aten.copy.default)
+            assert len(made.decoder.cache.tensors) == len(calls(graph, torch.ops.aten.copy_.default))
+
+    def test_a_wrong_copy_is_found(self, tiny_model: Models, monkeypatch: pytest.MonkeyPatch) -> None:
+        """When the decoder is compiled."""
+        right = row_steps.copy_rows
+        monkeypatch.setattr(
+            row_steps, "copy_rows", lambda source, slots, cache: right(source * 0, slots, cache)
+        )
+        model, shape = first_layers(tiny_model("llama"), 1), {"max_length": 16, "widths": (1,)}
+        with pytest.raises(UnsupportedArchitecture, match="scores copied rows otherwise than rows that were"):
+            compile_decoder(model, target=native(), batch_size=2, copies_rows=True, **shape)
+
+    def test_samples_share_a_prefill(self, made: Made, tiny_model: Models) -> None:
+        """One row is fed, and copied: the texts are an eager decoder's."""
+        model = first_layers(tiny_model("llama"), 1)
+        eager = compile_decoder(model, target="eager", batch_size=3, row_widths=(5, 12), **SHAPE)
+        Slots.of(made.decoder).forget()
+        results = [
+            Generator(decoder, sampler=Sample(seed=2), stop=MaxNewTokens(6))(
+                [list(range(1, 26))], num_samples=3
+            )
+            for decoder in (eager, made.decoder)
+        ]
+
+        assert results[0].ids == results[1].ids
+        assert 2 * 24 == results[1].statistics.reused
 
 
 @pytest.mark.slow

@@ -17,7 +17,7 @@ from ...kv_cache.shapes import DEFAULT_WIDTHS, clip_widths
 from ...models.fused_projections import fuse_projections
 from ...program_stages import compiling_names
 from ...progress import stage
-from ...row_forwards import ROW
+from ...row_steps import RowStep
 from ...step import DecoderStep, Step, TreeStep
 from ..compiler_cache import private_compiler_cache
 from ..target import NOT_SAVED
@@ -39,8 +39,7 @@ class CpuTarget:
     """
 
     name: ClassVar[str] = "cpu"
-    compiles_rows: ClassVar[bool] = True
-    copies_rows: ClassVar[bool] = True
+    copies_by_program: ClassVar[bool] = False
 
     def require(self) -> None:
         """Refuse a machine without a C++ compiler and an archiver."""
@@ -121,7 +120,7 @@ class CpuTarget:
             target=self,
             packages=packages,
             compiled=False,
-            row_programs=_for_rows(decoder, programs(ROW, decoder.row_widths)),
+            row_programs=_for_rows(decoder, programs(RowStep.kind, decoder.row_widths)),
         )
 
     def _run(self, decoder: "StaticDecoder", packages: Mapping[str, Package], compiled: bool) -> None:
@@ -141,7 +140,7 @@ class CpuTarget:
             compiled=compiled,
             fused_programs={width: program(step, width) for step, width in decoder.fused_steps()},
             row_programs=_for_rows(
-                decoder, {width: program(step, width, ROW) for step, width in decoder.row_steps()}
+                decoder, {width: program(decoder.step, width, RowStep.kind) for width in decoder.row_widths}
             ),
         )
         # One program serves every span.
@@ -176,12 +175,12 @@ def _compiled_by_ranks(decoder: "StaticDecoder") -> dict[str, Package]:
     # Measured only on the rank that compiles: ranks of one host would disturb each other.
     kernels = cache(partial(_kernels, decoder))
 
-    def compiled(step: Step, width: int) -> Package:
-        fingerprint = _fingerprint(decoder, model, step.kind, width)
-        return aoti.compile_package(step, decoder.cache, width, decoder.spans, fingerprint, kernels())
+    def compiled(kind: str, step: Step, width: int) -> Package:
+        fingerprint, over = _fingerprint(decoder, model, kind, width), _cache(decoder, kind)
+        return aoti.compile_package(step, over, width, decoder.spans, fingerprint, kernels())
 
     return {
-        _file(kind, width): compiled_once(decoder.ranks, partial(compiled, step, width))
+        _file(kind, width): compiled_once(decoder.ranks, partial(compiled, kind, step, width))
         for kind, step, width in _staged(decoder)
     }
 
@@ -189,13 +188,13 @@ def _compiled_by_ranks(decoder: "StaticDecoder") -> dict[str, Package]:
 def _programs(decoder: "StaticDecoder") -> list[tuple[str, Step, int]]:
     """Kind, step and width of each program."""
     return [(step.kind, step, width) for step, width in decoder.steps()] + [
-        (ROW, step, width) for step, width in decoder.row_steps()
+        (RowStep.kind, decoder.step, width) for width in decoder.row_widths
     ]
 
 
 def _cache(decoder: "StaticDecoder", kind: str) -> CacheBuffers:
     """What a program of that *kind* is compiled over: programs of one row are moved from row to row."""
-    return decoder.cache.row(0) if kind == ROW else decoder.cache
+    return decoder.cache.row(0) if kind == RowStep.kind else decoder.cache
 
 
 def _for_rows(decoder: "StaticDecoder", programs: Mapping[int, CpuProgram]) -> dict[int, list[CpuProgram]]:

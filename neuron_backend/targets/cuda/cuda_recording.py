@@ -108,7 +108,8 @@ def output_specs(decoder: "StaticDecoder", shape: ProgramShape) -> list[TensorSp
     """The step's results: logits, or sampled tokens and logits."""
     of, step = decoder.shape, shape.step
     columns = 1 if step is not decoder.tree_step and shape.width > of.scored_width else shape.width
-    logits = TensorSpec((of.batch_size, columns, of.vocab_size), torch.float32)
+    rows = 1 if step is decoder.row_step else of.batch_size
+    logits = TensorSpec((rows, columns, of.vocab_size), torch.float32)
     can_sample = decoder.fusion is not None and step is decoder.fusion.step
     return [TensorSpec((of.batch_size, columns), torch.int64), logits] if can_sample else [logits]
 

@@ -12,7 +12,7 @@ from ...lowering.export import drop_checks, without_known_warnings
 from ...lowering.step_graphs import static_experts
 from ...models.fused_projections import merge_equal_products, trace_fused
 from ...quantization.quantized_matmul import cuda_matmul
-from ...step import Step
+from ...step import CacheProgram
 from ..cpu.graph_rewrites import group_queries
 from .cuda_staging import TensorSpec
 
@@ -20,7 +20,7 @@ from .cuda_staging import TensorSpec
 class StepIntoBuffers(nn.Module):
     """A step that writes its results to output buffers, which precede its inputs."""
 
-    def __init__(self, step: Step, num_outputs: int):
+    def __init__(self, step: CacheProgram, num_outputs: int):
         """Wrap *step*, which returns *num_outputs* tensors."""
         super().__init__()
         self.step = step
@@ -38,7 +38,7 @@ class StepIntoBuffers(nn.Module):
 
 
 def lower_for_cuda(
-    step: Step, width: int, span: int, cache: CacheBuffers, outputs: Sequence[TensorSpec]
+    step: CacheProgram, width: int, span: int, cache: CacheBuffers, outputs: Sequence[TensorSpec]
 ) -> GraphModule:
     """
     Lower one program to ATen operations, with attention as one operation for a GPU's kernel.
@@ -66,7 +66,7 @@ def lower_for_cuda(
     with (
         torch.no_grad(),
         without_known_warnings(),
-        static_experts(step.model),
+        static_experts(step),
         cuda_matmul(step),
         trace_fused(step),
     ):

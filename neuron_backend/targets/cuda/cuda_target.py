@@ -20,6 +20,7 @@ from ...step import program_name
 from ..compiler_cache import private_compiler_cache
 from ..device_tensors import on_device
 from ..neuron.native_program import Backend, OnceBackend
+from ..row_programs import for_rows
 from ..target import NOT_SAVED
 from .cuda_recording import Recording
 from .cuda_runtime import CudaRuntime, Gpu, Runtime
@@ -65,8 +66,7 @@ class CudaTarget:
     """
 
     name: ClassVar[str] = "cuda"
-    compiles_rows: ClassVar[bool] = False
-    copies_rows: ClassVar[bool] = True
+    copies_by_program: ClassVar[bool] = False
 
     device: str = attrs.field(default="cuda", validator=validators.instance_of(str))
     """
@@ -140,7 +140,7 @@ class CudaTarget:
         shapes = program_shapes(decoder, prompt_spans=True)
         self._check(decoder, gpu, len(shapes))
         fused = fuse_projections(decoder.step.model)
-        for step in (decoder.step, decoder.tree_step):
+        for step in (decoder.step, decoder.tree_step, decoder.row_step):
             step.fused = fused
         with private_compiler_cache(), torch.inference_mode(False), torch.no_grad(), on_device(device):
             recording = Recording.of(decoder, device, self.runtime, self.compile_graph, shapes)
@@ -162,6 +162,7 @@ class CudaTarget:
             fused_programs={
                 width: programs[program_name(step, width)] for step, width in decoder.fused_steps()
             },
+            **for_rows(decoder, programs),
         )
         decoder.warm_up()
 

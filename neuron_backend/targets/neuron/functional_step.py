@@ -15,6 +15,7 @@ from ...lowering.narrow_integers import narrow_to_int32
 from ...lowering.step_graphs import ProgramShape
 from ...models.weights import copy_sharing_weights
 from ...on_device_sampling.fused_step import FusedStep
+from ...row_steps import CopyStep, RowStep, copied_marks, copy_rows
 from ...step import DecoderStep, TreeStep, score_tree
 from .traced_program import to_device
 
@@ -24,10 +25,16 @@ GIVEN = ("given_0", "given_1", "given_2", "given_3", "given_4")
 TREE = ("written", "path")
 """Names of the inputs that describe a tree."""
 
+ROW = "row"
+"""Name of the input that a forward of one row has."""
+
+SOURCE = "source"
+"""Name of the input of copies of rows, besides the slots."""
+
 SAMPLERS = "samplers"
 """Prefix of the names of the samplers' constants."""
 
-INPUTS = ("ids", "cache_pos", "slots", *GIVEN, *TREE)
+INPUTS = ("ids", "cache_pos", "slots", *GIVEN, *TREE, ROW, SOURCE)
 """Inputs of :class:`FunctionalStep`, in order."""
 
 MODEL = "step.model."
@@ -38,8 +45,9 @@ class FunctionalStep(nn.Module):
     """
     A :class:`~...step.DecoderStep` as ``(ids, cache_pos, slots) -> (logits, *cache)``.
 
-    With more inputs it samples, ``-> (tokens, logits, *cache)``, or scores a tree. One module does all
-    of this, because programs that share a cache are traced from one module.
+    With more inputs it samples, ``-> (tokens, logits, *cache)``, scores a tree or one row; with *slots* and
+    *source* alone it copies rows. One module does all of this, because programs that share a cache are traced
+    from one module.
 
     The cache belongs to the module, as parameters: ``torch_neuronx.trace`` keeps these state tensors on
     the device when it is told which output updates each of them. All integers are int32, as on the
@@ -108,9 +116,9 @@ class FunctionalStep(nn.Module):
     # Inputs left out are not part of a program. They are listed one by one, since NxD cannot trace *args.
     def forward(
         self,
-        ids: Tensor,
-        cache_pos: Tensor,
-        slots: Tensor,
+        ids: Tensor | None = None,
+        cache_pos: Tensor | None = None,
+        slots: Tensor | None = None,
         given_0: Tensor | None = None,
         given_1: Tensor | None = None,
         given_2: Tensor | None = None,
@@ -118,6 +126,8 @@ class FunctionalStep(nn.Module):
         given_4: Tensor | None = None,
         written: Tensor | None = None,
         path: Tensor | None = None,
+        row: Tensor | None = None,
+        source: Tensor | None = None,
     ) -> Any:
         """
         Score the tokens, and return the updated cache after the logits.
@@ -145,21 +155,32 @@ class FunctionalStep(nn.Module):
 
             path: 1 for each column's ancestors in a tree, else 0, ``[batch, width, width]`` int32.
 
+            row: The only row that is fed, ``[1]`` int32; *ids* and *cache_pos* are then those of one row.
+
+            source: The row that each row becomes a copy of, ``[batch]`` int32.
+
         Returns:
             Sampled tokens ``[batch, columns]`` int32, if it samples; logits
-            ``[batch, width or kept, vocab]`` float32; and the updated tensors of :attr:`states`.
+            ``[batch, width or kept, vocab]`` float32, or what a :class:`~...row_steps.CopyStep` returns; and
+            the updated tensors of :attr:`states`.
         """
         cache = tuple(self.states.values())
+        assert slots is not None
+        if source is not None:
+            copied = copy_rows(source, slots, cache)
+            return self._give((copied_marks(copied),), copied)
+        assert ids is not None
+        assert cache_pos is not None
         if written is not None and path is not None:
             logits, cache = score_tree(
                 self.step.model, self.step.plan, ids, cache_pos, written, path > 0, slots, cache, write_copy
             )
             return self._give((logits,), cache)
-        logits, cache = self.step.score(ids, cache_pos, slots, cache, write_copy)
+        logits, cache = self.step.score(ids, cache_pos, slots, cache, write_copy, row)
         given = [one for one in (given_0, given_1, given_2, given_3, given_4) if one is not None]
         width = str(ids.shape[1])
-        # A sampler without further inputs runs in every forward of its width.
-        if width in self.samplers and len(given) == self._num_sampling_inputs:
+        # A sampler without further inputs runs in every forward of all rows of its width.
+        if row is None and width in self.samplers and len(given) == self._num_sampling_inputs:
             return self._give((self.samplers[width](logits, *given), logits), cache)
         return self._give((logits,), cache)
 
@@ -184,6 +205,13 @@ class ReassigningStep(FunctionalStep):
         return outputs[0] if len(outputs) == 1 else outputs
 
 
+_NAMES = {
+    TreeStep.kind: ("ids", "cache_pos", *TREE),
+    RowStep.kind: ("ids", "cache_pos", ROW),
+    CopyStep.kind: (SOURCE,),
+}
+
+
 def state_names(cache: CacheBuffers) -> tuple[str, ...]:
     """Names of the cache's tensors."""
     layers = range(len(cache.keys))
@@ -192,9 +220,9 @@ def state_names(cache: CacheBuffers) -> tuple[str, ...]:
 
 def named(kind: str, *inputs: Tensor) -> dict[str, Tensor]:
     """The inputs of a program of that *kind* before the cache, by name, with the device's dtypes."""
-    ids, cache_pos, *others, slots = map(to_device, inputs)
-    names = TREE if kind == TreeStep.kind else GIVEN
-    return {"ids": ids, "cache_pos": cache_pos, "slots": slots, **dict(zip(names, others, strict=False))}
+    *others, slots = map(to_device, inputs)
+    names = _NAMES.get(kind, ("ids", "cache_pos", *GIVEN))
+    return {**dict(zip(names, others, strict=False)), "slots": slots}
 
 
 def padding(shape: ProgramShape, cache: CacheBuffers) -> dict[str, Tensor]:

@@ -12,6 +12,7 @@ cost to these.
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -20,7 +21,8 @@ from torch import Tensor
 
 from ...lowering.step_graphs import ProgramShape, program_shapes, program_spans
 from ...progress import stage
-from ...step import DecoderStep, TreeStep
+from ...row_steps import CopyStep, RowStep
+from ...step import DecoderStep, TreeStep, program_name
 from ...tensor_parallel.cores import CORES, Cores
 from ...tensor_parallel.parallel_layers import override_all_reduce
 from .functional_step import MODEL, SAMPLERS, FunctionalStep, ReassigningStep, lower_sampling, named, padding
@@ -215,8 +217,10 @@ def on_cores(degree: int) -> Iterator[None]:
 
 def _most_used(shapes: Sequence[ProgramShape]) -> str:
     """The program for the fewest tokens over all positions, one that samples if there is one."""
-    width = min(shape.width for shape in shapes)
-    return [shape.name for shape in shapes if shape.width == width and shape.step.kind != TreeStep.kind][-1]
+    others = (TreeStep.kind, RowStep.kind, CopyStep.kind)
+    forwards = [shape for shape in shapes if shape.step.kind not in others]
+    width = min(shape.width for shape in forwards)
+    return [shape.name for shape in forwards if shape.width == width][-1]
 
 
 def _saved(model: Any) -> bytes:
@@ -236,25 +240,24 @@ def _start(model: Any, known: Sequence[Mapping[str, Tensor]], weights: list[str]
 
 def _runs(decoder: "StaticDecoder", model: Any) -> TracedPrograms:
     # By kind, width and number of slots, the addresses of the shortest program that holds them.
+    steps = (*decoder.steps(), *decoder.row_steps())
     attended = {
         (step.kind, width, len(decoder.cache.addresses(span))): to_device(
             decoder.cache.addresses(
                 next(size for size in program_spans(decoder, step, width) if size >= span)
             )
         )
-        for step, width in decoder.steps()
+        for step, width in steps
         for span in decoder.spans
     }
 
     def given(kind: str, *inputs: Tensor) -> dict[str, Tensor]:
         *others, slots = inputs
-        return named(kind, *others, attended[kind, inputs[0].shape[1], len(slots)])
+        width = CopyStep.width if kind == CopyStep.kind else inputs[0].shape[1]
+        return named(kind, *others, attended[kind, width, len(slots)])
 
-    def run(*inputs: Tensor) -> Tensor:
-        return to_host(model(**given(DecoderStep.kind, *inputs)))
-
-    def run_tree(*inputs: Tensor) -> Tensor:
-        return to_host(model(**given(TreeStep.kind, *inputs)))
+    def run(kind: str, *inputs: Tensor) -> Tensor:
+        return to_host(model(**given(kind, *inputs)))
 
     def sample(*inputs: Tensor) -> tuple[Tensor, Tensor]:
         # Inputs and outputs by rank, so that the logits stay on the device until they are read.
@@ -267,7 +270,8 @@ def _runs(decoder: "StaticDecoder", model: Any) -> TracedPrograms:
 
     sampling = () if decoder.fusion is None else decoder.fusion.widths
     return TracedPrograms(
-        dict.fromkeys(decoder.shape.widths, run),
-        dict.fromkeys(decoder.tree_widths, run_tree),
+        dict.fromkeys(decoder.shape.widths, partial(run, DecoderStep.kind)),
+        dict.fromkeys(decoder.tree_widths, partial(run, TreeStep.kind)),
         dict.fromkeys(sampling, sample),
+        {program_name(step, width): partial(run, step.kind) for step, width in decoder.row_steps()},
     )

@@ -25,6 +25,7 @@ from ...progress import stage
 from ...step import program_name
 from ...tensor_parallel.ranks import Ranks
 from ..device_tensors import place_cache, place_graph
+from ..row_programs import for_rows
 from ..target import NOT_SAVED
 from .detect import neuron_versions, probe
 from .native_program import Backend, NativeProgram, SpanProgram
@@ -81,6 +82,7 @@ class NativeTarget:
     """
 
     name: ClassVar[str] = "neuron-native"
+    copies_by_program: ClassVar[bool] = True
 
     strict: bool = attrs.field(default=True, validator=validators.instance_of(bool))
     """
@@ -234,6 +236,7 @@ class NativeTarget:
             fused_programs={
                 width: programs[program_name(step, width)] for step, width in decoder.fused_steps()
             },
+            **for_rows(decoder, programs),
         )
         self._warm_up(decoder, list(programs.values()))
 

@@ -25,6 +25,8 @@ class TracedPrograms:
     plain: dict[int, Run]
     trees: dict[int, Run] = attrs.field(factory=dict)
     sampling: dict[int, RunAndSample] = attrs.field(factory=dict)
+    rows: dict[str, Run] = attrs.field(factory=dict)
+    """Those of :meth:`~...row_forwards.RowForwards.row_steps`, by :func:`~...step.program_name`."""
 
 
 @attrs.frozen(eq=False)

@@ -23,6 +23,7 @@ from ...lowering.export import lower, name_of
 from ...lowering.step_graphs import ProgramShape
 from ...progress import stage
 from ...tensor_parallel.cores import Cores
+from ..row_programs import for_rows
 from ..target import NOT_SAVED
 from .functional_step import INPUTS, FunctionalStep, padding
 from .model_builder import ModelBuilderWay
@@ -65,6 +66,8 @@ class TracedTarget:
     """
 
     name: ClassVar[str] = "neuron-traced"
+
+    copies_by_program: ClassVar[bool] = True
 
     drives_cores: ClassVar[bool] = True
     """Whether one process drives all cores of a divided model (``tp_degree``)."""
@@ -199,6 +202,12 @@ class TracedTarget:
                 f"'tree_widths' must be () for way {way.name!r} of target {self.name!r}, whose one "
                 f"program has no room for a tree: got {decoder.tree_widths}; way 'nxd' compiles trees"
             )
+        if decoder.row_steps() and way is SingleTraceWay:
+            raise ValueError(
+                f"'row_widths' must be () and 'copies_rows' False for way {way.name!r} of target "
+                f"{self.name!r}, whose one program feeds all rows: got {decoder.row_widths} and "
+                f"{decoder.copies_rows}; way 'nxd' compiles more"
+            )
         if decoder.tp_degree > 1 and way is SingleTraceWay:
             raise ValueError(
                 f"'tp_degree' must be 1 for target {self.name!r} without NxD, whose program is one core's: "
@@ -226,6 +235,7 @@ class TracedTarget:
             packages=packages,
             compiled=compiled,
             fused_programs=runs.sampling,
+            **for_rows(decoder, runs.rows),
         )
         # The cache is on the device; meta tensors make reads of the host's an error.
         decoder.cache = decoder.cache.map(lambda buffer: buffer.to("meta"))

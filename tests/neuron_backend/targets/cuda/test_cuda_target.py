@@ -67,15 +67,18 @@ class TestRecording:
         assert 2 * 2 + 1 + 1 == runtime.recordings
         assert torch.isfinite(logits[0, :2]).all()
 
-    def test_rows_of_the_device_cache_are_copied(self, small: PreTrainedModel) -> None:
-        """Beside its other rules; programs of one row are refused by name."""
-        shape = {"batch_size": 2, "max_length": 32, "widths": (1, 12)}
-        decoder = compile_decoder(small, target=stand_in(), **shape)
+    def test_rows_of_the_device_cache_are_fed_and_copied(self, small: PreTrainedModel) -> None:
+        """Beside its other rules: one recording of a width and span serves every row."""
+        shape = {"batch_size": 3, "max_length": 32, "widths": (1, 4, 12), "scored_width": 4, "spans": (16, 32)}
+        runtime = CudaStandIn()
+        decoder = compile_decoder(small, target=stand_in(runtime), **shape)
+        narrow = compile_decoder(small, target=stand_in(), row_widths=(4,), **shape)
+        runtime.sealed = True
 
-        assert (True, ()) == (decoder.copies_rows, decoder.row_widths)
+        assert (True, (12,), (4,)) == (decoder.copies_rows, decoder.row_widths, narrow.row_widths)
+        assert 2 * (3 + 1) == runtime.recordings
         check_decoder(decoder)
-        with pytest.raises(ValueError, match=r"'row_widths' must be empty for targets other than 'cpu'"):
-            compile_decoder(small, target=stand_in(), row_widths=(12,), **shape)
+        check_decoder(narrow)
 
     def test_is_a_stage_for_each(self, small: PreTrainedModel) -> None:
         """The largest first."""
