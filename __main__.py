@@ -95,6 +95,8 @@ def _add_compile(commands: Any) -> None:
     add("--max-length", type=int, metavar="N", help="positions of a row (2048, or the model's if fewer)")
     add("--widths", type=int, nargs="+", metavar="N", help="columns of the forwards (as compile_decoder)")
     add("--tree-widths", type=int, nargs="+", metavar="N", help="columns of forwards over trees (none)")
+    add("--row-widths", type=int, nargs="+", metavar="N", help="columns of forwards of one row (likewise)")
+    add("--copies-rows", action="store_true", help="programs that copy rows, also on Neuron")
     add("--dtype", help="float32, bfloat16, float16 or float64 (the model's own)")
     add("--weights", choices=("int8", "int4", "float8"), help="how linear layers are stored (as --dtype)")
     add("--threads", type=int, metavar="N", help="threads of a forward (torch's setting)")

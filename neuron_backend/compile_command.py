@@ -25,6 +25,8 @@ def compile_to_folder(options: argparse.Namespace) -> int:
         "max_length": options.max_length,
         "widths": options.widths,
         "tree_widths": options.tree_widths or (),
+        "row_widths": options.row_widths,
+        "copies_rows": options.copies_rows or None,
         "target": target,
         "dtype": options.dtype,
         "weights": options.weights,

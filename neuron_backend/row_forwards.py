@@ -42,7 +42,7 @@ class RowForwards(abc.ABC):
     """Whether :meth:`copy_rows` may be called."""
 
     copies_by_program: bool = False
-    """Whether :meth:`copy_rows` needs a program, on a device where an assignment would have to be compiled."""
+    """Whether :meth:`copy_rows` needs a program, where an assignment would have to be compiled."""
 
     copy_program: CopyProgram | None = None
     """Copies rows. None: by assignment."""
@@ -120,8 +120,8 @@ class RowForwards(abc.ABC):
         """
         if not self.copies_rows:
             raise TypeError(
-                "rows of this decoder's cache cannot be copied: it was compiled with copies_rows=False, which is "
-                "the default on Neuron"
+                "rows of this decoder's cache cannot be copied: it was compiled with copies_rows=False, the "
+                "default on Neuron"
             )
         check_copy(source, upto, self.shape)
         with in_lockstep(self.ranks, source, torch.tensor([upto])):

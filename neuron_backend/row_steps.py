@@ -34,9 +34,8 @@ class CopyStep(CacheProgram):
     """
     Copies of rows, ``(source, slots, *cache) -> overflow of the spare slot of each row``.
 
-    *source*, ``[batch]``, is the row that each row becomes a copy of, in the leading slots that *slots* are the
-    addresses of. All rows are read before one is written. A result is needed, since no compiler takes a program
-    without one.
+    *source*, ``[batch]``, is the row that each row becomes a copy of, in as many leading slots as there are
+    *slots*. All rows are read before one is written. There is a result because compilers want one.
     """
 
     kind = "copy"

@@ -67,7 +67,7 @@ class Manifest:
     """Columns of the programs of one row."""
 
     copies_rows: bool | None = None
-    """Whether rows can be copied. None, in folders of earlier releases: if the target copies by assignment."""
+    """Whether rows can be copied. None, in older folders: if the target copies them by assignment."""
 
     quantized: dict[str, str] = attrs.field(factory=dict)
     """Name of each quantised layer to its format."""

@@ -66,7 +66,9 @@ def program_spans(
 ) -> tuple[int, ...]:
     """The spans of the programs of *step* at one width, ascending; see :func:`program_shapes`."""
     spans = spans_of(width, decoder.spans)
-    takes_prompts = step.kind in (DecoderStep.kind, RowStep.kind) and width > max(decoder.shape.scored_width, WIDEST_STEP)
+    takes_prompts = step.kind in (DecoderStep.kind, RowStep.kind) and width > max(
+        decoder.shape.scored_width, WIDEST_STEP
+    )
     return tuple(dict.fromkeys((spans[0], spans[-1]))) if takes_prompts and not prompt_spans else spans
 
 

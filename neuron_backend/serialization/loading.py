@@ -128,6 +128,7 @@ def _open(
         decoder = load_without_model(folder, manifest, target, trust_programs, progress)
         if decoder is not None:
             decoder.source = folder
+            decoder.offer_copies(target, manifest.copies_rows)
             return decoder
     check_files(folder, manifest.files)
     stored = load_file(folder / CONSTANTS)

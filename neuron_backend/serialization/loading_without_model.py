@@ -66,7 +66,6 @@ def load_without_model(
         partial(_build, manifest, contents, weights.tensors, buffers),
     )
     decoder.progress, decoder.row_widths = progress, tuple(manifest.row_widths)
-    decoder.offer_copies(target, manifest.copies_rows)
     with ThreadPoolExecutor(1) as executor:
         # Hash the weights while the programs are opened.
         digest = executor.submit(weights.sha256)

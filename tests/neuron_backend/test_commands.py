@@ -72,7 +72,7 @@ class TestCompile:
     def test_hands_compiler_arguments_to_the_target(
         self, name: str, expected: object, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        """In place of the target's own, and with the number of shards."""
+        """In place of the target's own, with the number of shards and programs of single rows."""
         told: dict[str, Any] = {}
 
         def compile_decoder(model: str, **options: Any) -> Any:
@@ -80,10 +80,12 @@ class TestCompile:
             raise ValueError("not compiled here")
 
         monkeypatch.setattr(compile_command, "compile_decoder", compile_decoder)
-        more = ["--target", name, "--tp-degree", "2", "--compiler-args=--auto-cast none -O1"]
+        rows = ["--row-widths", "5", "128", "--copies-rows"]
+        more = ["--target", name, "--tp-degree", "2", *rows, "--compiler-args=--auto-cast none -O1"]
         main(["compile", "--model", str(DRAFT), "-o", str(tmp_path / "saved"), *more])
 
         assert (expected, 2) == (told["target"], told["tp_degree"])
+        assert ([5, 128], True) == (told["row_widths"], told["copies_rows"])
 
 
 class TestDoctor:

@@ -50,9 +50,7 @@ class WithoutRows:
 
     def check(self, manifest: Manifest) -> None: ...
 
-    def load(
-        self, decoder: StaticDecoder, packages: Mapping[str, Package], trust_programs: bool
-    ) -> None: ...
+    def load(self, decoder: StaticDecoder, packages: Mapping[str, Package], trust_programs: bool) -> None: ...
 
 
 def native(backend: StandIn | None = None) -> NativeTarget:

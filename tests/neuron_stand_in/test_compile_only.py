@@ -60,6 +60,15 @@ def test_every_program_is_compiled(compile_only) -> None:
     assert done.stdout.endswith("all 6 programs were compiled for trn1\n")
 
 
+def test_programs_of_single_rows_are_compiled(compile_only) -> None:
+    """Forwards of one row and copies, if they are asked for."""
+    done = compile_only("--batch", "2", "--row-widths", "5", "--copies-rows")
+
+    assert 0 == done.returncode, done.stderr
+    rows = {f"{kind}_span_{span}" for kind in ("row_5", "copy_1") for span in (16, 32)}
+    assert PLAIN | rows == set(table(done.stdout))
+
+
 def test_one_that_fails_leaves_the_others(compile_only) -> None:
     """The table has all of them, the message names the one that failed, and the status is 1."""
     done = compile_only(failing="width_5_span_16")

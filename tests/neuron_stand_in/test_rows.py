@@ -41,7 +41,7 @@ def eager(tiny_model: Callable[..., PreTrainedModel]) -> CompiledDecoder:
 
 
 def test_keep_the_contract(built: Built) -> None:
-    """A row scores as in a forward of all, leaves the others as they are, and continues as its source does."""
+    """A row scores as in a forward of all, leaves the others, and continues as its source does."""
     check_decoder(built.decoder)
 
 
@@ -101,5 +101,5 @@ def test_are_divided_among_cores(tiny_model: Callable[..., PreTrainedModel]) -> 
 @pytest.mark.parametrize("options", [{"row_widths": (16,)}, {"copies_rows": True}])
 def test_need_nxd(options: dict[str, Any], tiny_model: Callable[..., PreTrainedModel]) -> None:
     """The one program of torch_neuronx alone feeds all rows."""
-    with pytest.raises(ValueError, match="'row_widths' must be .* way 'nxd' compiles more"):
+    with pytest.raises(ValueError, match=r"'row_widths' must be .* way 'nxd' compiles more"):
         compile_decoder(tiny_model("llama"), target=TracedTarget(way="trace"), **{**SHAPE, **options})

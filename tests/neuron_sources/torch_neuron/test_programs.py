@@ -41,6 +41,7 @@ SHAPE: dict[str, Any] = {
     "tree_widths": (4,),
     "spans": (64,),
 }
+ROWS: dict[str, Any] = {"row_widths": (16,), "copies_rows": True}
 PARTS: dict[str, Any] = {
     "processors": RepetitionPenalty(1.2) | Temperature(0.9) | TopK(8) | TopP(0.9),
     "sampler": Sample(seed=3),
@@ -69,9 +70,12 @@ def backend() -> Iterator[TorchNeuron]:
 
 @pytest.fixture(scope="module")
 def made(backend: TorchNeuron, tiny_model: Models) -> Made:
-    """One token, a verification, a prompt and a tree, sampled on the device where that is possible."""
+    """
+    One token, a verification, a prompt and a tree, sampled on the device where that is possible; a prompt of
+    one row, and copies of rows.
+    """
     target = NativeTarget(backend=backend, device="cpu")
-    return Made(compile_decoder(tiny_model("llama"), target=target, **SHAPE, **PARTS), backend)
+    return Made(compile_decoder(tiny_model("llama"), target=target, **SHAPE, **ROWS, **PARTS), backend)
 
 
 @pytest.fixture(scope="module")
@@ -106,8 +110,8 @@ class TestPrograms:
     """What neuronx-cc would get."""
 
     def test_are_all_compiled(self, made: Made) -> None:
-        """One for each width and the tree, and one for each width that samples."""
-        assert 6 == len(made.backend.programs) == len(step_graphs.program_shapes(made.decoder))
+        """One for each width and tree, one more where it samples, one of a row and one that copies."""
+        assert 8 == len(made.backend.programs) == len(step_graphs.program_shapes(made.decoder))
 
     def test_break_no_rule(self, made: Made) -> None:
         """After the decompositions, which are what is compiled."""
@@ -132,7 +136,16 @@ class TestPrograms:
         """No transpose, copy, reshape or conversion of a whole tensor of it."""
         shapes = {tuple(tensor.shape) for tensor in made.decoder.cache.keys}
 
-        assert [0] * 6 == [buffer_moves(program.stablehlo, shapes) for program in made.backend.programs]
+        assert [0] * 8 == [buffer_moves(program.stablehlo, shapes) for program in made.backend.programs]
+
+    def test_read_rows_whole(self, made: Made) -> None:
+        """A row to be fed or copied is one piece of each buffer, not one for each number."""
+        heads, _, dim = made.decoder.cache.keys[0].shape[1:]
+        attended = len(made.decoder.cache.addresses(64))
+        piece = rf"stablehlo\.gather.*slice_sizes = array<i64: 1, {heads}, {attended}, {dim}>"
+        found = [len(re.findall(piece, program.stablehlo)) for program in made.backend.programs]
+
+        assert [0] * 6 + [len(made.decoder.cache.states)] * 2 == sorted(found)
 
     def test_compute_nothing_in_float64(self, made: Made) -> None:
         """Nor before TorchNeuron's own conversion of constants, in the graph."""

@@ -69,7 +69,13 @@ class TestRecording:
 
     def test_rows_of_the_device_cache_are_fed_and_copied(self, small: PreTrainedModel) -> None:
         """Beside its other rules: one recording of a width and span serves every row."""
-        shape = {"batch_size": 3, "max_length": 32, "widths": (1, 4, 12), "scored_width": 4, "spans": (16, 32)}
+        shape = {
+            "batch_size": 3,
+            "max_length": 32,
+            "widths": (1, 4, 12),
+            "scored_width": 4,
+            "spans": (16, 32),
+        }
         runtime = CudaStandIn()
         decoder = compile_decoder(small, target=stand_in(runtime), **shape)
         narrow = compile_decoder(small, target=stand_in(), row_widths=(4,), **shape)
