@@ -91,10 +91,10 @@ inline void store_block(const float* total, float unit, T* y) {
     store(y + n, as_floats(total + n) * factor, as_floats(total + n + Floats::size()) * factor);
 }
 
-// Rows that share an unpacked group.
-constexpr int UNPACKED_ROWS = 32;
-
 #ifdef DECODEKIT_NIBBLE_TILES
+
+// Rows that share the tiles of a group.
+constexpr int TILED_ROWS = 32;
 
 // Multiplies split inputs in tiles, to the same bits as the loops: sums of integers are exact.
 template <class T>
@@ -108,9 +108,9 @@ void multiply_tiles(
     const Tiles tiles(NIBBLE_TILES);
 #pragma omp for schedule(static)
     for (int64_t block = 0; block < blocks; ++block) {
-      for (int64_t first = 0; first < rows; first += UNPACKED_ROWS) {
-        const int64_t count = std::min<int64_t>(UNPACKED_ROWS, rows - first);
-        alignas(64) float total[UNPACKED_ROWS][BLOCK] = {};
+      for (int64_t first = 0; first < rows; first += TILED_ROWS) {
+        const int64_t count = std::min<int64_t>(TILED_ROWS, rows - first);
+        alignas(64) float total[TILED_ROWS][BLOCK] = {};
         for (int64_t group = 0; group < groups; ++group) {
           const NibbleTiles weights(packed + (block * in + group * GROUP) * HALF);
           const GroupLevels of(levels + (group * outputs + block * BLOCK) * 2);
@@ -132,6 +132,50 @@ void multiply_tiles(
 
 #ifdef DECODEKIT_NIBBLE_PAIRS
 
+// Rows that share an unpacked group.
+constexpr int UNPACKED_ROWS = 64;
+
+// Joins the two terms of each input, and adds up each group of inputs to [rows][groups].
+inline void join_terms(int64_t rows, const int8_t* terms, int64_t in, int16_t* joined, float* sums) {
+  const __m512i base = _mm512_set1_epi16(static_cast<int16_t>(BASE)), one = _mm512_set1_epi16(1);
+  for (int64_t row = 0; row < rows; ++row) {
+    for (int64_t k = 0; k < in; k += GROUP) {
+      const auto term = [=](int d) {
+        return _mm512_cvtepi8_epi16(_mm256_loadu_si256((const __m256i*)(terms + (2 * row + d) * in + k)));
+      };
+      const __m512i both = _mm512_add_epi16(_mm512_mullo_epi16(term(0), base), term(1));
+      _mm512_storeu_si512(joined + row * in + k, both);
+      sums[(row * in + k) / GROUP] = static_cast<float>(_mm512_reduce_add_epi32(_mm512_madd_epi16(both, one)));
+    }
+  }
+}
+
+// Adds one group of rows of 16-bit inputs, `in` apart, to their totals, of four vectors each: I counts the vectors.
+// `inputs` are the sums of the rows' inputs, `apart` from each other. Neither inlined nor a loop, and with every index
+// a constant: otherwise GCC 12 moves all sums from register to register in every step.
+template <std::size_t... I>
+__attribute__((noinline)) void add_pairs(
+    const int16_t* x, int64_t in, const Pairs& weights, const GroupLevels& levels, const float* inputs, int64_t apart,
+    float (*total)[BLOCK], std::index_sequence<I...>) {
+  __m512i sum[sizeof...(I)];
+  ((sum[I] = _mm512_setzero_si512()), ...);
+#pragma GCC unroll 16
+  for (int k = 0; k < GROUP; k += 2) {
+    const auto pair = [=](int row) {
+      int32_t two;
+      __builtin_memcpy(&two, x + row * in + k, sizeof two);
+      return _mm512_set1_epi32(two);
+    };
+    ((sum[I] = _mm512_dpwssd_epi32(sum[I], _mm512_load_si512(weights.of[k / 2][I % 4]), pair(I / 4))), ...);
+  }
+  const auto add = [=, &levels](__m512i found, int row, int part) {
+    float* const to = total[row] + part * 16;
+    const Floats zeros = Floats(inputs[row * apart]) * levels.zero[part];
+    (Floats::loadu(to) + (Floats(_mm512_cvtepi32_ps(found)) * levels.scale[part] + zeros)).store(to);
+  };
+  (add(sum[I], I / 4, I % 4), ...);
+}
+
 // Multiplies many rows of 16-bit inputs, joined from two terms, to the same bits as the terms.
 template <class T>
 void multiply_pairs(
@@ -147,16 +191,10 @@ void multiply_pairs(
         const Pairs weights(packed + (block * in + group * GROUP) * HALF);
         const GroupLevels of(levels + (group * outputs + block * BLOCK) * 2);
         each_part_of_rows<4>(count, [&](int64_t begin, auto some) {
-          __m512i found[some()][4];
-          pair_sums<some()>(x + (first + begin) * in + group * GROUP, in, weights, found);
-          for (int row = 0; row < some(); ++row) {
-            const Floats added(inputs[(first + begin + row) * groups + group]);
-            for (int part = 0; part < 4; ++part) {
-              float* const to = total[begin + row] + part * 16;
-              const Floats more = Floats(_mm512_cvtepi32_ps(found[row][part])) * of.scale[part] + added * of.zero[part];
-              (Floats::loadu(to) + more).store(to);
-            }
-          }
+          const int64_t row = first + begin;
+          add_pairs(
+              x + row * in + group * GROUP, in, weights, of, inputs + row * groups + group, groups, total + begin,
+              std::make_index_sequence<some() * 4>());
         });
       }
       for (int64_t row = first; row < first + count; ++row)
@@ -176,12 +214,33 @@ void int4_gemm(int64_t rows, const T* x, const uint8_t* packed, const T* levels,
   const int64_t groups = in / GROUP, outputs = blocks * BLOCK;
   split.of<T>(rows, x, in, in, 0);
   kept_inputs.resize(rows * groups);
-  sum_groups<TERMS>(rows, split.terms.data(), in, kept_inputs.data());
 
   // Pointers, since the thread-local vectors of other threads are empty.
   const int8_t* const terms = split.terms.data();
   const float* const largest = split.largest.data();
-  const float* const inputs = kept_inputs.data();
+  float* const inputs = kept_inputs.data();
+  const bool in_threads = outputs * in * rows * TERMS >= WORTH_THREADS;
+#ifdef DECODEKIT_NIBBLE_TILES
+  // For six sums tiles take as long as the loops; for ten they take 3.7 ms where the loops take 5.0.
+  const bool in_tiles = rows * TERMS > 6 && has_tiles();
+#else
+  constexpr bool in_tiles = false;
+#endif
+#ifdef DECODEKIT_NIBBLE_PAIRS
+  if constexpr (TERMS == 2) {
+    if (rows > FEW_ROWS && !in_tiles) {
+      static thread_local std::vector<int16_t> joined;
+      joined.resize(rows * in);
+      join_terms(rows, terms, in, joined.data(), inputs);
+      multiply_pairs(rows, joined.data(), largest, inputs, packed, levels, y, blocks, in, in_threads);
+      return;
+    }
+  }
+#endif
+  sum_groups<TERMS>(rows, terms, in, inputs);
+#ifdef DECODEKIT_NIBBLE_TILES
+  if (in_tiles) return multiply_tiles(rows, terms, largest, inputs, packed, levels, y, blocks, in, in_threads);
+#endif
   // Multiplies `count` rows by one block of outputs; sums(terms, count, packed, found) computes the sums of one
   // group, [count * TERMS][BLOCK]; `count` is a constant.
   const auto multiply = [=](int64_t block, int64_t first, auto count, auto sums) {
@@ -198,25 +257,6 @@ void int4_gemm(int64_t rows, const T* x, const uint8_t* packed, const T* levels,
   const auto each_row = [=](int64_t block, auto sums) {
     each_part_of_rows<INT4_ROWS>(rows, [=](int64_t first, auto count) { multiply(block, first, count, sums); });
   };
-  const bool in_threads = outputs * in * rows * TERMS >= WORTH_THREADS;
-#ifdef DECODEKIT_NIBBLE_TILES
-  // For six sums tiles take as long as the loops; for ten they take 3.7 ms where the loops take 5.0.
-  if (rows * TERMS > 6 && has_tiles())
-    return multiply_tiles(rows, terms, largest, inputs, packed, levels, y, blocks, in, in_threads);
-#endif
-#ifdef DECODEKIT_NIBBLE_PAIRS
-  if constexpr (TERMS == 2) {
-    if (rows > FEW_ROWS) {
-      static thread_local std::vector<int16_t> joined;
-      joined.resize(rows * in);
-      for (int64_t row = 0; row < rows; ++row)
-        for (int64_t k = 0; k < in; ++k)
-          joined[row * in + k] = static_cast<int16_t>(terms[2 * row * in + k] * 254 + terms[(2 * row + 1) * in + k]);
-      multiply_pairs(rows, joined.data(), largest, inputs, packed, levels, y, blocks, in, in_threads);
-      return;
-    }
-  }
-#endif
 #pragma omp parallel for schedule(static) if (in_threads)
   for (int64_t block = 0; block < blocks; ++block)
     each_row(block, [=](const int8_t* of, auto count, const uint8_t* weights, int32_t (*found)[BLOCK]) {

@@ -81,23 +81,6 @@ struct Pairs {
   }
 };
 
-// Sums of one group, for COUNT rows of 16-bit inputs, `in` apart.
-template <int COUNT>
-inline void pair_sums(const int16_t* x, int64_t in, const Pairs& weights, __m512i (&sum)[COUNT][4]) {
-  for (int row = 0; row < COUNT; ++row)
-    for (int part = 0; part < 4; ++part) sum[row][part] = _mm512_setzero_si512();
-  for (int k = 0; k < GROUP; k += 2) {
-    __m512i w[4];
-    for (int part = 0; part < 4; ++part) w[part] = _mm512_load_si512(weights.of[k / 2][part]);
-    for (int row = 0; row < COUNT; ++row) {
-      int32_t two;
-      __builtin_memcpy(&two, x + row * in + k, sizeof two);
-      const __m512i inputs = _mm512_set1_epi32(two);
-      for (int part = 0; part < 4; ++part) sum[row][part] = _mm512_dpwssd_epi32(sum[row][part], w[part], inputs);
-    }
-  }
-}
-
 #else
 
 template <int COUNT>

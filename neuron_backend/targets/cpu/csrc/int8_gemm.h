@@ -91,18 +91,18 @@ void int8_gemm(int64_t rows, const T* x, const int8_t* weights, const T* scale, 
   const auto multiply = [=](int64_t begin, int64_t end) {
     each_part_of_rows<FEW_TERMS / TERMS>(rows, [&](int64_t first, auto count) {
       constexpr int ALL = count() * TERMS;
-      const auto multiply_each = [&](int64_t n, auto outputs) {
+      constexpr int AT_ONCE = ALL <= TERMS_AT_ONCE ? OUTPUTS_AT_ONCE : 1;
+      each_run(begin, end, [&](int64_t n, auto outputs) {
         int32_t found[ALL][outputs()];
-        integer_sums<ALL, outputs()>(terms + first * TERMS * padded, padded, weights + n * in, in, found);
+        each_of<outputs(), AT_ONCE>([&](int of, auto some) {
+          int32_t sums[ALL][some()];
+          integer_sums<ALL, some()>(terms + first * TERMS * padded, padded, weights + (n + of) * in, in, sums);
+          for (int term = 0; term < ALL; ++term) std::copy_n(sums[term], some(), found[term] + of);
+        });
         for (int row = 0; row < count(); ++row)
           scale_sums<T, outputs()>(
               found + row * TERMS, largest[first + row] / LARGEST, scale + n, y + (first + row) * out + n);
-      };
-      if constexpr (ALL <= TERMS_AT_ONCE) {
-        each_run(begin, end, multiply_each);
-      } else {
-        for (int64_t n = begin; n < end; ++n) multiply_each(n, std::integral_constant<int, 1>());
-      }
+      });
     });
   };
 #ifdef DECODEKIT_INT8_PANELS
