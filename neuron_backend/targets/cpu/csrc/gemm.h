@@ -72,11 +72,11 @@ inline void each_part_of_rows(int64_t rows, F&& f) {
   }
 }
 
-// The same for a constant number of rows, in parts of MOST and the rest.
+// The same for a constant number of rows, in parts of MOST and the rest; both are constants.
 template <int ROWS, int MOST, int FIRST = 0, class F>
 inline void each_of(F&& f) {
   constexpr int COUNT = std::min(ROWS - FIRST, MOST);
-  f(FIRST, std::integral_constant<int, COUNT>());
+  f(std::integral_constant<int, FIRST>(), std::integral_constant<int, COUNT>());
   if constexpr (FIRST + COUNT < ROWS) each_of<ROWS, MOST, FIRST + COUNT>(f);
 }
 

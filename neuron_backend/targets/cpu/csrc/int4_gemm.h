@@ -247,7 +247,9 @@ void int4_gemm(int64_t rows, const T* x, const uint8_t* packed, const T* levels,
     alignas(64) float total[count()][BLOCK] = {};
     for (int64_t group = 0; group < groups; ++group) {
       alignas(64) int32_t found[(count() * TERMS + TILE - 1) / TILE * TILE][BLOCK];
-      sums(terms + first * TERMS * in + group * GROUP, std::integral_constant<int, count() * TERMS>(), packed + (block * in + group * GROUP) * HALF, found);
+      sums(
+          terms + first * TERMS * in + group * GROUP, std::integral_constant<int, count() * TERMS>(),
+          packed + (block * in + group * GROUP) * HALF, found);
       const GroupLevels of(levels + (group * outputs + block * BLOCK) * 2);
       add_group<TERMS, count()>(found, of, inputs + first * groups + group, groups, total);
     }

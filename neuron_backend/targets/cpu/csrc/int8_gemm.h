@@ -28,7 +28,7 @@ inline void scale_sums(const Sums* found, float unit, const Scale* scale, T* y) 
   }
 }
 
-#ifdef DECODEKIT_INT8_PANELS
+#ifdef DECODEKIT_VNNI
 
 // Rows whose sums are kept at a time.
 constexpr int64_t PANEL_ROWS = 240;
@@ -91,21 +91,16 @@ void int8_gemm(int64_t rows, const T* x, const int8_t* weights, const T* scale, 
   const auto multiply = [=](int64_t begin, int64_t end) {
     each_part_of_rows<FEW_TERMS / TERMS>(rows, [&](int64_t first, auto count) {
       constexpr int ALL = count() * TERMS;
-      constexpr int AT_ONCE = ALL <= TERMS_AT_ONCE ? OUTPUTS_AT_ONCE : 1;
       each_run(begin, end, [&](int64_t n, auto outputs) {
-        int32_t found[ALL][outputs()];
-        each_of<outputs(), AT_ONCE>([&](int of, auto some) {
-          int32_t sums[ALL][some()];
-          integer_sums<ALL, some()>(terms + first * TERMS * padded, padded, weights + (n + of) * in, in, sums);
-          for (int term = 0; term < ALL; ++term) std::copy_n(sums[term], some(), found[term] + of);
-        });
+        int32_t found[ALL][OUTPUTS_AT_ONCE];
+        integer_sums<ALL>(terms + first * TERMS * padded, padded, weights + n * in, in, outputs(), found);
         for (int row = 0; row < count(); ++row)
           scale_sums<T, outputs()>(
               found + row * TERMS, largest[first + row] / LARGEST, scale + n, y + (first + row) * out + n);
       });
     });
   };
-#ifdef DECODEKIT_INT8_PANELS
+#ifdef DECODEKIT_VNNI
   if (rows > FEW_TERMS / TERMS) {
     each_panel(out, in_threads, [=](int64_t begin, int64_t end) {
       const auto by_panel = [&](auto vectors) {

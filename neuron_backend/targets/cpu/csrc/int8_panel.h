@@ -1,4 +1,4 @@
-// Sums of products by int8 weights for several rows. The weights of 16 or 32 outputs are rearranged, once for all
+// Sums of products by int8 weights for many rows. The weights of 16 or 32 outputs are rearranged, once for all
 // rows, so that each lane of a vector is an output: no sum has to be added up across lanes.
 
 #pragma once
@@ -7,7 +7,6 @@
 #include "transpose.h"
 
 #ifdef DECODEKIT_VNNI
-#define DECODEKIT_INT8_PANELS
 
 #include <algorithm>
 #include <cstring>
