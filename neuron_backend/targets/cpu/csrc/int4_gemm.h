@@ -224,7 +224,7 @@ void int4_gemm(int64_t rows, const T* x, const uint8_t* packed, const T* levels,
   // For six sums tiles take as long as the loops; for ten they take 3.7 ms where the loops take 5.0.
   const bool in_tiles = rows * TERMS > 6 && has_tiles();
 #else
-  constexpr bool in_tiles = false;
+  [[maybe_unused]] constexpr bool in_tiles = false;
 #endif
 #ifdef DECODEKIT_NIBBLE_PAIRS
   if constexpr (TERMS == 2) {
