@@ -13,6 +13,7 @@
 """
 
 import argparse
+import difflib
 import pathlib
 import sys
 from collections.abc import Sequence
@@ -40,8 +41,21 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return status
 
 
+class _Parser(argparse.ArgumentParser):
+    """A parser whose error about an unknown flag names the one that it is close to."""
+
+    def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
+        """As argparse, for a command too; an unknown flag is an error of the command, with its usage."""
+        found, unknown = super().parse_known_args(args, namespace)
+        flags = [flag.partition("=")[0] for flag in unknown if flag.startswith("--")]
+        for flag in flags:
+            close = difflib.get_close_matches(flag, self._option_string_actions, 1)
+            self.error(f"unknown flag {flag}" + (f"; did you mean {close[0]}?" if close else ""))
+        return found, unknown
+
+
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="decodekit", description=sys.modules[__package__].__doc__)
+    parser = _Parser(prog="decodekit", description=sys.modules[__package__].__doc__)
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
     _add_generate(commands)
     _add_chat(commands)
@@ -95,8 +109,14 @@ def _add_compile(commands: Any) -> None:
     add("--max-length", type=int, metavar="N", help="positions of a row (2048, or the model's if fewer)")
     add("--widths", type=int, nargs="+", metavar="N", help="columns of the forwards (as compile_decoder)")
     add("--tree-widths", type=int, nargs="+", metavar="N", help="columns of forwards over trees (none)")
-    add("--row-widths", type=int, nargs="+", metavar="N", help="columns of forwards of one row (likewise)")
-    add("--copies-rows", action="store_true", help="programs that copy rows, also on Neuron")
+    add(
+        "--row-widths",
+        type=int,
+        nargs="+",
+        metavar="N",
+        help="columns of forwards of one row (as compile_decoder)",
+    )
+    add("--copies-rows", action="store_true", help="copy rows on Neuron too, by a program for each span")
     add("--dtype", help="float32, bfloat16, float16 or float64 (the model's own)")
     add("--weights", choices=("int8", "int4", "float8"), help="how linear layers are stored (as --dtype)")
     add("--threads", type=int, metavar="N", help="threads of a forward (torch's setting)")

@@ -148,6 +148,11 @@ def compile_decoder(
     row_widths = None if row_widths is None else as_tuple("row_widths", row_widths)
     if copies_rows is not None and not isinstance(copies_rows, bool):
         raise TypeError(f"'copies_rows' must be True, False or None: got {copies_rows!r}")
+    if (row_widths or copies_rows) and batch_size == 1:
+        raise ValueError(
+            "'row_widths' and 'copies_rows' are for several rows, 'batch_size' >= 2: got 1 with "
+            f"{row_widths} and {copies_rows}"
+        )
     if (row_widths or copies_rows) and not serves_rows(compiler):
         raise ValueError(
             f"'row_widths' must be () and 'copies_rows' False for target {compiler.name!r}, which has no "
@@ -161,7 +166,8 @@ def compile_decoder(
         if ranks is not None:
             given = None if widths is None else as_tuple("widths", widths)
             shape = (batch_size, max_length, given, scored_width, as_tuple("tree_widths", tree_widths), spans)
-            ranks.check_call(shape, compiler.name, dtype, processors is None, sampler is None)
+            rows = (row_widths, copies_rows)
+            ranks.check_call(shape, rows, compiler.name, dtype, processors is None, sampler is None)
         with stage(told, f"loading {model if isinstance(model, str | PathLike) else type(model).__name__}"):
             loaded = load_shard(model, partial(load_model, dtype=weight_dtype(dtype)), ranks)
         decoder = CompiledDecoder(

@@ -26,7 +26,7 @@ from .static_decoder import StaticDecoder
 from .step import DecoderStep, TreeStep
 from .targets.eager_target import EagerTarget
 from .targets.registry import resolve
-from .targets.target import Target, copies_by_program, serves_rows_unasked
+from .targets.target import Target, copies_by_program, serves_rows, serves_rows_unasked
 from .tensor_parallel.cores import ranks_or_cores
 from .tensor_parallel.ranks import report_lost_ranks
 
@@ -208,7 +208,8 @@ class CompiledDecoder(StaticDecoder):
         """
         A draft decoder from the first *num_layers* layers, the final norm and the head.
 
-        It shares the weights, has its own cache, and has the batch size and positions of this decoder:
+        It shares the weights, has its own cache, and has the batch size and positions of this decoder, and
+        like it programs of one row and copies of rows:
         ``DraftModel(target.early_exit(4))``. The acceptance rate depends on the model: models not trained
         for early exit draft poorly from early layers; a draft from all layers is always right.
 
@@ -243,6 +244,7 @@ class CompiledDecoder(StaticDecoder):
             widest = self.shape.widths[-1]
             widths = sorted({min(width, widest) for width in (1, 2, widest)})
         widths = as_tuple("widths", widths)
+        row_widths = [width for width in self.row_widths if width in widths]
         compiler, told = self.compiler if target is None else resolve(target), progress_of(progress)
         validate_pipeline(processors, sampler)
         check_rows(processors, self.shape.batch_size)
@@ -262,7 +264,8 @@ class CompiledDecoder(StaticDecoder):
                 progress=told,
             )
             decoder.cores, decoder.source = cores, self.source
-            decoder.compile(compiler, processors, sampler, self.copies_rows if target is None else None)
+            decoder.offer_rows(row_widths if serves_rows(compiler) else ())
+            decoder.compile(compiler, processors, sampler, self.copies_rows and serves_rows(compiler))
         return decoder
 
     def lint(self) -> dict[str, list[Finding]]:
@@ -274,7 +277,8 @@ class CompiledDecoder(StaticDecoder):
 
         Returns:
             Findings by program name, such as ``"width_5_span_128"``, for each width and span that
-            :class:`~.targets.neuron.native_target.NativeTarget` would compile.
+            :class:`~.targets.neuron.native_target.NativeTarget` would compile, and for the decoder's
+            programs of single rows.
         """
         return {
             program.name: lint_graph(lower_step(program.step, program.width, self.cache, program.span))

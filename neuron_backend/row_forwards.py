@@ -120,8 +120,8 @@ class RowForwards(abc.ABC):
         """
         if not self.copies_rows:
             raise TypeError(
-                "rows of this decoder's cache cannot be copied: it was compiled with copies_rows=False, the "
-                "default on Neuron"
+                "rows of this decoder's cache cannot be copied: it has no copies of rows "
+                "(copies_rows=True of compile_decoder)"
             )
         check_copy(source, upto, self.shape)
         with in_lockstep(self.ranks, source, torch.tensor([upto])):

@@ -32,10 +32,11 @@ class RowStep(DecoderStep):
 
 class CopyStep(CacheProgram):
     """
-    Copies of rows, ``(source, slots, *cache) -> overflow of the spare slot of each row``.
+    Copies of rows, ``(source, slots, *cache) -> a number for each row``.
 
     *source*, ``[batch]``, is the row that each row becomes a copy of, in as many leading slots as there are
-    *slots*. All rows are read before one is written. There is a result because compilers want one.
+    *slots*. All rows are read before one is written. The result is there because compilers require an output,
+    and depends on *slots* because they drop an input that nothing reads.
     """
 
     kind = "copy"
@@ -48,16 +49,16 @@ class CopyStep(CacheProgram):
         copied = copy_rows(source, slots, cache)
         for buffer, new in zip(cache, copied, strict=True):
             buffer.copy_(new)
-        return copied_marks(copied)
+        return copied_marks(copied, slots)
 
     def padding(self, width: int, cache: CacheBuffers, span: int) -> tuple[Tensor, ...]:
         """Inputs that make each row a copy of itself: what it is traced with."""
         return torch.arange(cache.keys[0].shape[0]), cache.addresses(span), *cache.tensors
 
 
-def copied_marks(copied: Sequence[Tensor]) -> Tensor:
+def copied_marks(copied: Sequence[Tensor], slots: Tensor) -> Tensor:
     """The result of a :class:`CopyStep`, from the copied buffers: ``[batch]``."""
-    return copied[-1][:, 0, 0, 0]
+    return copied[-1][:, 0, 0, 0] + slots[:1]
 
 
 def copy_rows(source: Tensor, slots: Tensor, cache: Sequence[Tensor]) -> tuple[Tensor, ...]:

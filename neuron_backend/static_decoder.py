@@ -436,7 +436,7 @@ class StaticDecoder(FusedForwards, RowForwards):
 
     def compare(self, whose: str) -> None:
         """
-        Compare with the stock model, and trees with token sequences.
+        Compare with the stock model, as :func:`~.parity.compare.compare`.
 
         Raises:
             UnsupportedArchitecture: The logits differ. *whose* names this decoder in the message.

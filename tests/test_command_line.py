@@ -190,3 +190,20 @@ class TestGenerate:
             "--stream",
         ]:
             assert flag in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("typed", "said"),
+    [
+        (("--batchsize", "4"), "unknown flag --batchsize; did you mean --batch-size?"),
+        (("--zzz", "1"), "unknown flag --zzz"),
+    ],
+)
+def test_a_mistyped_flag_is_an_error_of_its_command(
+    typed: tuple[str, ...], said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """With the flag that it is close to, if it is close to one."""
+    with pytest.raises(SystemExit):
+        main(["compile", "--model", "m", "-o", "d", *typed])
+
+    assert f"decodekit compile: error: {said}\n" in capsys.readouterr().err

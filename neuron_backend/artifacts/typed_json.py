@@ -52,6 +52,8 @@ def _check(hint: Any, value: Any, where: str) -> None:
             _check(arguments[0], each, where)
     elif hint is int:
         _require(type(value) is int and value >= 0, "a whole number >= 0", value, where)
+    elif hint is bool:
+        _require(isinstance(value, bool), "true or false", value, where)
     elif hint is str:
         _require(isinstance(value, str), "a string", value, where)
 

@@ -75,10 +75,11 @@ def lower(module: nn.Module, inputs: tuple[Any, ...]) -> GraphModule:
 
 
 def _drop_whole_copies(module: GraphModule) -> None:
-    """Use what is copied over the whole of a tensor in place of the copy: a pass over the cache less."""
+    """Remove copies over a whole tensor of the same shape, dtype and layout: each is a pass over the cache."""
     for node in module.graph.find_nodes(op="call_function", target=torch.ops.aten.copy.default):
         over, copied = (one.meta["val"] for one in node.args[:2])
-        if (over.shape, over.dtype) == (copied.shape, copied.dtype):
+        # Later views were traced for the layout of the tensor that is copied to.
+        if (over.shape, over.dtype, over.stride()) == (copied.shape, copied.dtype, copied.stride()):
             node.replace_all_uses_with(node.args[1])
             module.graph.erase_node(node)
 

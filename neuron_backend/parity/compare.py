@@ -25,8 +25,8 @@ class ComparedDecoder(TreeDecoder, SamplingDecoder, CopyingDecoder, Protocol):
 
     row_widths: tuple[int, ...]
 
-    def forward_row(self, ids: Tensor, cache_pos: Tensor, row: int) -> Tensor:
-        """As :meth:`~...decoding.optional_protocols.FeedsRows.forward_row`."""
+    def forward_row(self, ids: Tensor, cache_pos: Tensor, row: int, span: int | None = None) -> Tensor:
+        """As :meth:`~...decoding.optional_protocols.FeedsRows.forward_row`, likewise."""
         ...
 
     def forward(self, ids: Tensor, cache_pos: Tensor, span: int | None = None) -> Tensor:
@@ -34,13 +34,13 @@ class ComparedDecoder(TreeDecoder, SamplingDecoder, CopyingDecoder, Protocol):
         ...
 
 
-def _row_by_row(decoder: ComparedDecoder, ids: Tensor, cache_pos: Tensor) -> Tensor:
+def _row_by_row(decoder: ComparedDecoder, ids: Tensor, cache_pos: Tensor, span: int | None = None) -> Tensor:
     """A forward of all rows, each by itself where there is a program for it."""
     if ids.shape[1] not in decoder.row_widths:
-        return decoder.forward(ids, cache_pos)
+        return decoder.forward(ids, cache_pos, span)
     rows = [slice(row, row + 1) for row in range(len(ids))]
     # Logits are valid until the next forward.
-    return torch.cat([decoder.forward_row(ids[one], cache_pos[one], one.start).clone() for one in rows])
+    return torch.cat([decoder.forward_row(ids[one], cache_pos[one], one.start, span).clone() for one in rows])
 
 
 def probe_of(decoder: ComparedDecoder) -> Probe:
@@ -50,8 +50,7 @@ def probe_of(decoder: ComparedDecoder) -> Probe:
 
 def compare(decoder: ComparedDecoder, whose: str) -> None:
     """
-    Compare logits with the stock model, trees with token sequences, copied with fed rows, and on-device with
-    eager sampling.
+    Compare logits with the stock model, and trees, copied rows and sampling with what they stand for.
 
     Args:
         decoder: The decoder; its cache is overwritten.
@@ -63,11 +62,15 @@ def compare(decoder: ComparedDecoder, whose: str) -> None:
     """
     probe, step = probe_of(decoder), decoder.step
     probe.check(decoder.forward, whose)
-    if len(decoder.spans) > 1:
-        probe.check(partial(decoder.forward, span=decoder.shape.max_length), whose)
+    longest = decoder.shape.max_length
+    several = len(decoder.spans) > 1
+    if several:
+        probe.check(partial(decoder.forward, span=longest), whose)
     if decoder.row_widths:
         probe.check(partial(_row_by_row, decoder), whose)
+    if decoder.row_widths and several:
+        probe.check(partial(_row_by_row, decoder, span=longest), whose)
     tolerance = TOLERANCE[step.model.dtype]
     check_trees(decoder, step.plan.span, tolerance, whose, probe.architecture)
-    check_copies(decoder, tolerance, whose, probe.architecture)
+    check_copies(decoder, decoder.spans, tolerance, whose, probe.architecture)
     check_sampling(decoder, tolerance, whose, probe.architecture)

@@ -23,7 +23,7 @@ class RowPrograms(TypedDict):
 
 def for_rows(decoder: "StaticDecoder", programs: Mapping[str, Callable[..., Any]]) -> RowPrograms:
     """
-    What :meth:`~..static_decoder.StaticDecoder.replace_programs` takes for single rows.
+    Arguments of :meth:`~..static_decoder.StaticDecoder.replace_programs` for single rows.
 
     Args:
         decoder: The decoder.

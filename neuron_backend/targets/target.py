@@ -48,7 +48,8 @@ class Target(Protocol):
 
         ``decoder.steps()`` are the modules and their widths. Those of ``decoder.fused_steps()`` return
         sampled tokens before the logits; if a target leaves them out, sampling stays on the host,
-        and ``decoder.explain()`` says so.
+        and ``decoder.explain()`` says so. A :class:`ServesRows` makes programs of one row for
+        ``decoder.row_widths`` too, and if it ``copies_by_program`` all of ``decoder.row_steps()``.
 
         Raises:
             UnsupportedArchitecture: The logits differ.

@@ -1,6 +1,6 @@
 """Forwards of single rows, and copies of rows."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -8,6 +8,7 @@ from typing import Any
 import attrs
 import pytest
 import torch
+from torch import Tensor
 from transformers import PreTrainedModel
 
 from decodekit.decoding import Generator, MaxNewTokens, Sample, Slots
@@ -25,6 +26,8 @@ from decodekit.neuron_backend.artifacts.packages import Package
 from decodekit.neuron_backend.lint.budget import Cost
 from decodekit.neuron_backend.lowering.step_graphs import lower_step
 from decodekit.neuron_backend.models.early_exit import first_layers
+from decodekit.neuron_backend.row_steps import RowStep
+from decodekit.neuron_backend.step import DecoderStep
 from decodekit.neuron_backend.targets.cpu import aoti
 from decodekit.testing import check_decoder
 
@@ -101,8 +104,28 @@ class TestEager:
         ]
 
         assert texts[0] == texts[1]
-        with pytest.raises(TypeError, match="compiled with copies_rows=False"):
+        with pytest.raises(TypeError, match="it has no copies of rows"):
             made(copies_rows=False).copy_rows(torch.tensor([1, 0]), 3)
+
+    def test_a_single_row_is_refused(self, tiny_model: Models) -> None:
+        """It has no other to be copied from, and no neighbour to be spared."""
+        for options in ({"row_widths": (12,)}, {"copies_rows": True}):
+            with pytest.raises(ValueError, match="are for several rows, 'batch_size' >= 2: got 1 with"):
+                compile_decoder(tiny_model("llama"), target="eager", **options, **SHAPE)
+
+    def test_are_saved_and_cut(self, tiny_model: Models, tmp_path: Path) -> None:
+        """A loaded decoder and an early exit have what the decoder has; an older folder, what its target has."""
+        made = partial(compile_decoder, tiny_model("llama"), target="eager", batch_size=2, **SHAPE)
+        for copies, widths in ((True, (12,)), (False, ())):
+            decoder = made(copies_rows=copies, row_widths=widths)
+            decoder.save(tmp_path / str(copies))
+            early = decoder.early_exit(1, widths=(1, 12))
+            for one in (load_decoder(tmp_path / str(copies)), early):
+                assert (copies, widths) == (one.copies_rows, one.row_widths)
+        older = attrs.evolve(Manifest.read(tmp_path / "False"), copies_rows=None)
+        older.write(tmp_path / "False")
+
+        assert load_decoder(tmp_path / "False").copies_rows
 
     def test_copies_are_yes_or_no(self, tiny_model: Models) -> None:
         """Not a number of rows."""
@@ -206,6 +229,27 @@ class TestNative:
         model, shape = first_layers(tiny_model("llama"), 1), {"max_length": 16, "widths": (1,)}
         with pytest.raises(UnsupportedArchitecture, match="scores copied rows otherwise than rows that were"):
             compile_decoder(model, target=native(), batch_size=2, copies_rows=True, **shape)
+
+    def test_each_span_is_compared(self, tiny_model: Models, monkeypatch: pytest.MonkeyPatch) -> None:
+        """Forwards of a row and copies alike: here those over the longer one are wrong."""
+        right, score = row_steps.copy_rows, DecoderStep.score
+        model = first_layers(tiny_model("llama"), 1)
+        make = partial(compile_decoder, model, target=native(), batch_size=2, max_length=32, spans=(8, 32))
+
+        def copy(source: Tensor, slots: Tensor, cache: Sequence[Tensor]) -> tuple[Tensor, ...]:
+            return right(source if len(slots) < 32 else source * 0, slots, cache)
+
+        def wrong(self: DecoderStep, ids: Tensor, *inputs: Any) -> Any:
+            moved = isinstance(self, RowStep) and len(inputs[1]) > 32
+            return score(self, torch.full_like(ids, 7) if moved else ids, *inputs)
+
+        with monkeypatch.context() as patch:
+            patch.setattr(row_steps, "copy_rows", copy)
+            with pytest.raises(UnsupportedArchitecture, match="scores copied rows otherwise than"):
+                make(widths=(1,), copies_rows=True)
+        monkeypatch.setattr(DecoderStep, "score", wrong)
+        with pytest.raises(UnsupportedArchitecture, match="differs from the stock model"):
+            make(widths=(1, 8), scored_width=1, row_widths=(8,))
 
     def test_samples_share_a_prefill(self, made: Made, tiny_model: Models) -> None:
         """One row is fed, and copied: the texts are an eager decoder's."""

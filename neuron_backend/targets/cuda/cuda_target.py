@@ -169,8 +169,8 @@ class CudaTarget:
     def _check(self, decoder: "StaticDecoder", gpu: Gpu, graphs: int) -> None:
         if graphs > self.max_graphs:
             raise ValueError(
-                f"widths and spans must make at most {self.max_graphs} programs: got {graphs}; pass fewer, "
-                "or CudaTarget(max_graphs=...)"
+                f"widths, row_widths and spans must make at most {self.max_graphs} programs: got {graphs}; "
+                "pass fewer, or CudaTarget(max_graphs=...)"
             )
         if "float8" in decoder.weights.layers.values() and gpu.capability < FLOAT8:
             raise ValueError(

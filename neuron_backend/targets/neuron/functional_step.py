@@ -168,7 +168,7 @@ class FunctionalStep(nn.Module):
         assert slots is not None
         if source is not None:
             copied = copy_rows(source, slots, cache)
-            return self._give((copied_marks(copied),), copied)
+            return self._give((copied_marks(copied, slots),), copied)
         assert ids is not None
         assert cache_pos is not None
         if written is not None and path is not None:
@@ -222,7 +222,9 @@ def named(kind: str, *inputs: Tensor) -> dict[str, Tensor]:
     """The inputs of a program of that *kind* before the cache, by name, with the device's dtypes."""
     *others, slots = map(to_device, inputs)
     names = _NAMES.get(kind, ("ids", "cache_pos", *GIVEN))
-    return {**dict(zip(names, others, strict=False)), "slots": slots}
+    given = {**dict(zip(names, others, strict=False)), "slots": slots}
+    # In the order of the signature, for a tracer that takes them by position.
+    return {name: given[name] for name in INPUTS if name in given}
 
 
 def padding(shape: ProgramShape, cache: CacheBuffers) -> dict[str, Tensor]:

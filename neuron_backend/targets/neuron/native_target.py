@@ -238,6 +238,8 @@ class NativeTarget:
             },
             **for_rows(decoder, programs),
         )
+        # An assignment would have to be compiled.
+        decoder.copies_rows = decoder.copy_program is not None
         self._warm_up(decoder, list(programs.values()))
 
     def _backend(self) -> Backend:

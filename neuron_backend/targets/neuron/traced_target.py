@@ -237,6 +237,8 @@ class TracedTarget:
             fused_programs=runs.sampling,
             **for_rows(decoder, runs.rows),
         )
+        # An assignment would have to be compiled.
+        decoder.copies_rows = decoder.copy_program is not None
         # The cache is on the device; meta tensors make reads of the host's an error.
         decoder.cache = decoder.cache.map(lambda buffer: buffer.to("meta"))
         decoder.warm_up()

@@ -28,6 +28,7 @@ from decodekit.neuron_backend.step import program_name
 from decodekit.neuron_backend.tensor_parallel.ranks import Ranks, fail_together
 from decodekit.processors import Temperature, TopK
 from decodekit.speculation import DraftModel, PromptLookup, SpeculativeGenerator
+from decodekit.testing import check_decoder
 
 PROMPTS = [list(range(3, 30)), [7], [11, 5, 2, 60, 8, 8, 1]]
 COUNT = 24
@@ -178,6 +179,19 @@ def planned(folder: pathlib.Path, styles: dict[str, str]) -> StaticDecoder:
     return decoder_of(model, tp_degree=2)
 
 
+def single_rows(folder: pathlib.Path) -> dict[str, Any]:
+    """Samples of one prompt, which is fed to one row and copied, eager and compiled: ids and copied tokens."""
+    found = {}
+    for target, dtype in (("eager", "float64"), ("cpu", "float32")):
+        decoder = decoder_of(
+            folder / "draft", tp_degree=2, target=target, dtype=dtype, widths=(1, 8), scored_width=1
+        )
+        check_decoder(decoder)
+        result = Generator(decoder, sampler=Sample(seed=7), stop=MaxNewTokens(8))(PROMPTS[:1], num_samples=3)
+        found[target] = [decoder.row_widths, result.ids, result.statistics.reused]
+    return found
+
+
 def errors(folder: pathlib.Path) -> dict[str, Any]:
     """Errors raised on every rank, after which the ranks continue together."""
     ranks = Ranks.of_environment(2)
@@ -201,6 +215,9 @@ def errors(folder: pathlib.Path) -> dict[str, Any]:
         "a sum too few": outcome(lambda: planned(folder, {"mlp.gate_proj": WHOLE})),
         "half of the head": outcome(lambda: planned(folder, {"lm_head": "colwise"})),
         "other arguments": outcome(lambda: decoder_of(llama(folder), tp_degree=2, batch_size=1 + ranks.rank)),
+        "other rows": outcome(
+            lambda: decoder_of(llama(folder), tp_degree=2, row_widths=((), (5,))[ranks.rank])
+        ),
         "other ids": outcome(lambda: decoder.forward(torch.tensor([[ranks.rank]]), torch.tensor([0]))),
         "other widths": outcome(
             lambda: decoder.forward(torch.zeros(1, (1, 5)[ranks.rank], dtype=torch.int64), torch.tensor([0]))
@@ -243,7 +260,7 @@ def lost(folder: pathlib.Path) -> dict[str, Any]:
     return found
 
 
-PARTS = (architectures, speculation, on_device_sampling, precisions, saving, errors, lost)
+PARTS = (architectures, speculation, on_device_sampling, precisions, saving, single_rows, errors, lost)
 
 
 def main() -> None:

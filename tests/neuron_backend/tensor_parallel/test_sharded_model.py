@@ -17,12 +17,14 @@ import transformers
 from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM, PreTrainedModel
 
+from decodekit.decoding import Generator, MaxNewTokens, Sample
 from decodekit.neuron_backend import StaticDecoder, UnsupportedArchitecture, compile_decoder, load_decoder
 from decodekit.neuron_backend.artifacts.manifest import Manifest
 from decodekit.neuron_backend.tensor_parallel.sharded_model import rank_weights
 from decodekit.neuron_backend.tensor_parallel.sharding import ranks_of
 
 from . import ranks_program
+from .ranks_program import PROMPTS
 
 ARCHITECTURES = ("llama", "mistral", "qwen2", "qwen3", "gpt_neox", "phi", "mixtral", "gemma2", "phi3", "tied")
 
@@ -191,6 +193,17 @@ def test_speculation_gives_the_same_tokens(drafter: str, found: Any, whole: Any)
         assert expected == rank[drafter]
 
 
+def test_rows_are_fed_and_copied(found: Any, ranks: pathlib.Path) -> None:
+    """By all ranks: the samples of one prompt are those of the whole model, and it is fed once."""
+    whole = compile_decoder(
+        ranks / "draft", target="eager", dtype="float64", batch_size=3, max_length=64, widths=(1, 8)
+    )
+    result = Generator(whole, sampler=Sample(seed=7), stop=MaxNewTokens(8))([PROMPTS[0]], num_samples=3)
+    expected = [[8], result.ids, 2 * (len(PROMPTS[0]) - 1)]
+    for rank in found("single_rows"):
+        assert {"eager": expected, "cpu": expected} == rank
+
+
 def test_on_device_sampling_is_the_same(found: Any, whole: Any) -> None:
     """As on the host in one process; program names are equal on all ranks."""
     first, second = found("on_device_sampling")
@@ -284,6 +297,7 @@ class TestRefusals:
             ("a sum too few", UNSUPPORTED, "divided by its tensor-parallel plan it does not run"),
             ("half of the head", UNSUPPORTED, "gives logits of another shape than the whole model"),
             ("other arguments", "ValueError", "every rank must make the same calls: got other arguments"),
+            ("other rows", "ValueError", "every rank must make the same calls: got other arguments"),
             ("other ids", "ValueError", "every rank must feed the same ids at the same positions"),
             ("other widths", "ValueError", "every rank must feed the same ids at the same positions"),
         ],
