@@ -75,7 +75,7 @@ def lower(module: nn.Module, inputs: tuple[Any, ...]) -> GraphModule:
 
 
 def _drop_whole_copies(module: GraphModule) -> None:
-    """Remove copies over a whole tensor of the same shape, dtype and layout: each is a pass over the cache."""
+    """Remove copies over a whole tensor of the same shape, dtype and layout: passes over the cache."""
     for node in module.graph.find_nodes(op="call_function", target=torch.ops.aten.copy.default):
         over, copied = (one.meta["val"] for one in node.args[:2])
         # Later views were traced for the layout of the tensor that is copied to.

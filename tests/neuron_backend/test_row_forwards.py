@@ -114,7 +114,7 @@ class TestEager:
                 compile_decoder(tiny_model("llama"), target="eager", **options, **SHAPE)
 
     def test_are_saved_and_cut(self, tiny_model: Models, tmp_path: Path) -> None:
-        """A loaded decoder and an early exit have what the decoder has; an older folder, what its target has."""
+        """A loaded decoder and an early exit have what the decoder has; an older folder, its target's."""
         made = partial(compile_decoder, tiny_model("llama"), target="eager", batch_size=2, **SHAPE)
         for copies, widths in ((True, (12,)), (False, ())):
             decoder = made(copies_rows=copies, row_widths=widths)

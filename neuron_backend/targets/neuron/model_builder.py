@@ -5,8 +5,8 @@ AWS Neuron SDK, `ModelBuilderV2 API Reference`; neuronx_distributed/trace/model_
 trace/nxd_model/nxd_model.py: one list of states initialises every program, and a call is routed to the
 program that was traced with inputs of the same names and shapes. All programs have the module's
 signature. Inputs with default None may be left out (trace/functions.py), and each program returns what
-it returned when traced. So programs that sample, and those of trees and single rows, exist beside the plain ones at no
-cost to these.
+it returned when traced. So programs that sample, and those of trees and single rows, exist beside the plain
+ones at no cost to these.
 """
 
 import tempfile

@@ -180,7 +180,7 @@ def planned(folder: pathlib.Path, styles: dict[str, str]) -> StaticDecoder:
 
 
 def single_rows(folder: pathlib.Path) -> dict[str, Any]:
-    """Samples of one prompt, which is fed to one row and copied, eager and compiled: ids and copied tokens."""
+    """Samples of one prompt, fed to one row and copied, eager and compiled: ids and copied tokens."""
     found = {}
     for target, dtype in (("eager", "float64"), ("cpu", "float32")):
         decoder = decoder_of(
