@@ -13,6 +13,7 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
+from ..quantization.int8_linear import Int8Linear
 from ..quantization.quantized import replace_empty
 from .manifest import QUANTIZED_WEIGHTS
 
@@ -73,6 +74,10 @@ def assemble_model(
             config, dtype=dtype, attn_implementation=attention, trust_remote_code=False
         )
         replace_empty(model, layers, dtype)
+        for name in layers:
+            layer = model.get_submodule(name)
+            if isinstance(layer, Int8Linear) and stored[f"{name}.quantized"].dim() > 2:
+                layer.arrange(in_blocks=True)
     found = model.load_state_dict(dict(stored), strict=False, assign=True)
     model.tie_weights()
     if found.unexpected_keys:

@@ -18,6 +18,7 @@ from torch import Tensor, nn
 from torch.fx import GraphModule, Node
 
 from ..quantization.float8_linear import FLOAT8, Float8Linear
+from ..quantization.int8_blocks import LANES
 from ..quantization.int8_linear import Int8Linear
 from .weights import as_before
 
@@ -39,13 +40,15 @@ class FusedProjections(nn.Module):
         """
         super().__init__()
         tensors = [dict(_tensors(layer)) for layer in layers]
-        # From the tensors: in a sharded model, out_features is the size of the whole layer.
-        self.parts = [len(next(iter(own.values()))) for own in tensors]
+        # From the tensors: in a sharded model, out_features is the size of the whole layer. Quantised weights may
+        # lie in blocks of outputs; scales never do.
+        self.parts = [len(own.get("scale", next(iter(own.values())))) for own in tensors]
         fused = {name: _concatenated([own[name] for own in tensors]) for name in tensors[0]}
         for name, tensor in fused.items():
-            for layer, own, rows in zip(layers, tensors, torch.split(tensor, self.parts), strict=True):
-                setattr(layer, name, as_before(own[name], rows))
-        self.layer = _layer(fused)
+            rows = torch.split(tensor, [len(own[name]) for own in tensors])
+            for layer, own, mine in zip(layers, tensors, rows, strict=True):
+                setattr(layer, name, as_before(own[name], mine))
+        self.layer = _layer(fused, layers[0].in_features)
         # A tuple, so that they are not registered as submodules: they are the model's.
         self.members = tuple(layers)
 
@@ -167,11 +170,14 @@ def _can_fuse(layers: Sequence[nn.Module | None]) -> bool:
     kinds = {type(layer) for layer in layers}
     if kinds not in ({nn.Linear}, {Int8Linear}, {Float8Linear}):
         return False
+    if any(isinstance(layer, Int8Linear) and layer.in_blocks and layer.out_features % LANES for layer in layers):
+        # Padding would lie between the layers.
+        return False
     return len({(layer.in_features, layer.bias is None) for layer in layers}) == 1  # type: ignore[union-attr]
 
 
 def _tensors(layer: nn.Module) -> Iterator[tuple[str, Tensor]]:
-    """Tensors of *layer* with one row per output, by name; the weights first."""
+    """Tensors of *layer* with a row for each output, or for each block of outputs, by name; the weights first."""
     own = dict(layer.named_parameters()) | dict(layer.named_buffers())
     return ((name, own[name]) for name in _TENSORS if name in own)
 
@@ -187,11 +193,11 @@ def _concatenated(parts: Sequence[Tensor]) -> Tensor:
     return torch.cat(list(parts))
 
 
-def _layer(fused: dict[str, Tensor]) -> nn.Linear | Int8Linear:
+def _layer(fused: dict[str, Tensor], in_features: int) -> nn.Linear | Int8Linear:
     bias = nn.Parameter(fused["bias"], requires_grad=False) if "bias" in fused else None
     if "quantized" in fused:
         kind = Float8Linear if fused["quantized"].dtype == FLOAT8 else Int8Linear
-        return kind(fused["quantized"], fused["scale"], bias)
+        return kind(fused["quantized"], fused["scale"], bias, in_features)
     weight = fused["weight"]
     layer = nn.Linear(weight.shape[1], weight.shape[0], bias=False, device="meta")
     layer.weight = nn.Parameter(weight, requires_grad=False)

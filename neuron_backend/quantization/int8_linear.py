@@ -6,6 +6,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from .int8_blocks import to_blocks, to_rows
+
 INT8_MAX = 127
 """Largest magnitude of a weight: -128 is not used, which keeps the range symmetric."""
 
@@ -23,7 +25,7 @@ class Int8Linear(nn.Module):
     """
 
     quantized: Tensor
-    """``[out, in]`` int8 in [-127, 127]."""
+    """``[out, in]`` int8 in [-127, 127], or the same in the layout of :mod:`~.int8_blocks`."""
 
     scale: Tensor
     """``[out]`` in the activations' dtype."""
@@ -33,9 +35,13 @@ class Int8Linear(nn.Module):
     matmul: Callable[["Int8Linear", Tensor], Tensor]
     """The implementation of the forward; :func:`~.quantized_matmul.cpu_matmul` replaces it during tracing."""
 
-    def __init__(self, quantized: Tensor, scale: Tensor, bias: nn.Parameter | None):
+    def __init__(
+        self, quantized: Tensor, scale: Tensor, bias: nn.Parameter | None, in_features: int | None = None
+    ):
         super().__init__()
-        self.out_features, self.in_features = quantized.shape
+        self.out_features = len(scale)
+        # Blocks are padded.
+        self.in_features = quantized.shape[1] if in_features is None else in_features
         self.register_buffer("quantized", quantized)
         self.register_buffer("scale", scale)
         self.register_parameter("bias", bias)
@@ -73,9 +79,25 @@ class Int8Linear(nn.Module):
         """Name of the format in a manifest."""
         return "int8"
 
+    @property
+    def in_blocks(self) -> bool:
+        """Whether the weights have the layout of :mod:`~.int8_blocks`."""
+        return self.quantized.dim() > 2
+
+    def arrange(self, in_blocks: bool) -> None:
+        """Rearrange the weights, unless they are: in blocks or in rows."""
+        if in_blocks != self.in_blocks:
+            self.quantized = to_blocks(self.quantized) if in_blocks else self.rows()
+
+    def rows(self) -> Tensor:
+        """The integers, ``[out, in]``."""
+        if not self.in_blocks:
+            return self.quantized
+        return to_rows(self.quantized, self.out_features, self.in_features)
+
     def dequantized(self, dtype: torch.dtype) -> Tensor:
         """The dequantized weights, ``[out, in]``."""
-        return self.quantized.to(dtype) * self.scale.to(dtype)[:, None]
+        return self.rows().to(dtype) * self.scale.to(dtype)[:, None]
 
     def forward(self, x: Tensor) -> Tensor:
         """``[..., in]`` to ``[..., out]``."""
@@ -88,7 +110,7 @@ def plain_int8_matmul(layer: Int8Linear, x: Tensor) -> Tensor:
         # Sums of products with unscaled integers may overflow float16.
         return functional.linear(x, layer.dequantized(x.dtype), layer.bias)
     # Scaled afterwards: the integers are exact in every other dtype, scaled weights are not.
-    out = functional.linear(x, layer.quantized.to(x.dtype)) * layer.scale
+    out = functional.linear(x, layer.rows().to(x.dtype)) * layer.scale
     return out if layer.bias is None else out + layer.bias
 
 

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from ..targets.cpu.kernel_library import NO_LIBRARY, Kernels
+from ..targets.cpu.kernel_library import DTYPES, NO_LIBRARY, Kernels
 from . import int4_linear
 from .int4_linear import BLOCK, GROUP, HALF, LEVELS, MIDDLE, Int4Linear, unpad_and_add_bias
 from .int8_linear import MOST_INPUTS, Int8Linear, plain_int8_matmul
@@ -36,7 +36,7 @@ def cpu_matmul(model: nn.Module, kernels: Kernels = NO_LIBRARY) -> Iterator[None
     Args:
         model: The model being traced.
 
-        kernels: Kernel library, used for the dtype that it takes.
+        kernels: Kernel library, used for the dtype that it takes, and int8 for layers in blocks.
     """
     # Determined before tracing.
     int4_fallback = partial(int4_matmul, aten=aten_packing_matches())
@@ -44,12 +44,19 @@ def cpu_matmul(model: nn.Module, kernels: Kernels = NO_LIBRARY) -> Iterator[None
         for layer in layers:
             if not isinstance(layer, Int8Linear):
                 layer.matmul = partial(_int4_with_kernels, kernels, int4_fallback)
-            elif layer.storage != "int8" or layer.in_features > MOST_INPUTS:
-                # Integer kernels take int8 alone, and sum in int32.
-                layer.matmul = int8_matmul
-            else:
+            elif layer.in_blocks:
                 layer.matmul = partial(_int8_with_kernels, kernels)
+            else:
+                layer.matmul = int8_matmul
         yield
+
+
+def arrange_for_kernels(model: nn.Module) -> None:
+    """Rearrange the int8 weights of *model* into blocks where own kernels multiply them."""
+    for layer in model.modules():
+        if isinstance(layer, Int8Linear) and layer.storage == "int8" and layer.scale.dtype in DTYPES:
+            # Kernels sum in int32.
+            layer.arrange(in_blocks=layer.in_features <= MOST_INPUTS)
 
 
 @contextmanager
@@ -113,14 +120,14 @@ def int8_matmul(layer: Int8Linear, x: Tensor, aten: bool = True) -> Tensor:
 
         aten: Whether ATen's kernel may be used.
     """
-    rows = x.reshape(-1, layer.in_features)
-    aten = aten and layer.quantized.dtype == torch.int8 and layer.in_features % _ATEN_INPUTS == 0
+    rows, integers = x.reshape(-1, layer.in_features), layer.rows()
+    aten = aten and integers.dtype == torch.int8 and layer.in_features % _ATEN_INPUTS == 0
     if x.dtype == torch.bfloat16 and rows.shape[0] <= _ATEN_ROWS and aten:
         # In other dtypes ATen's kernel is many times slower than dequantizing first.
-        out: Tensor = torch.ops.aten._weight_int8pack_mm(rows, layer.quantized, layer.scale)
+        out: Tensor = torch.ops.aten._weight_int8pack_mm(rows, integers, layer.scale)
     elif x.dtype != torch.float64 and rows.shape[0] <= _SINGLE_ROWS:
         # Row by row: compiled to one loop that reads and widens each weight once.
-        weight = layer.quantized.float()
+        weight = integers.float()
         sums = [(row.float() * weight).sum(dim=-1) for row in rows.unbind()]
         out = (torch.stack(sums) * layer.scale.float()).to(x.dtype)
     else:

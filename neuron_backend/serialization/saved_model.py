@@ -20,6 +20,7 @@ from ..models.model_source import model_not_found
 from ..models.rope_scaling import fix_rope_scaling
 from ..models.weights import align, copy_sharing_weights, dtype_name, weight_dtype
 from ..models.without_bars import without_bars
+from ..quantization.int8_linear import Int8Linear
 from ..tensor_parallel.ranks import Ranks
 from ..tensor_parallel.sharded_model import load_shard
 
@@ -46,14 +47,20 @@ def load_model(path: str | PathLike[str], dtype: torch.dtype | None) -> "PreTrai
     """
     from transformers import AutoModelForCausalLM
 
+    model: PreTrainedModel
     folder = Path(path)
     if is_gguf(path) and folder.is_file():
         return load_gguf_model(folder, dtype)
     if (folder / NAME).is_file() and (manifest := Manifest.read(folder)).quantized:
         check_files(folder, manifest.files)
-        return saved_model(folder, manifest, load_file(folder / CONSTANTS), None)
+        model = saved_model(folder, manifest, load_file(folder / CONSTANTS), None)
+        # Targets but the CPU take rows.
+        for layer in model.modules():
+            if isinstance(layer, Int8Linear):
+                layer.arrange(in_blocks=False)
+        return model
     try:
-        model: PreTrainedModel = AutoModelForCausalLM.from_pretrained(str(path), dtype=dtype or "auto")
+        model = AutoModelForCausalLM.from_pretrained(str(path), dtype=dtype or "auto")
     except OSError as error:
         if folder.exists():
             raise

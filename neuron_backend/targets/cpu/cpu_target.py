@@ -17,6 +17,7 @@ from ...kv_cache.shapes import DEFAULT_WIDTHS, clip_widths
 from ...models.fused_projections import fuse_projections
 from ...program_stages import compiling_names
 from ...progress import stage
+from ...quantization.quantized_matmul import arrange_for_kernels
 from ...row_steps import RowStep
 from ...step import DecoderStep, Step, TreeStep
 from ..compiler_cache import private_compiler_cache
@@ -56,6 +57,7 @@ class CpuTarget:
             self._compile(decoder)
 
     def _compile(self, decoder: "StaticDecoder") -> None:
+        arrange_for_kernels(decoder.step.model)
         _fuse_projections(decoder)
         packages = _compiled_by_ranks(decoder) if decoder.ranks is not None else _compiled(decoder)
         for package in packages.values():
@@ -87,8 +89,8 @@ class CpuTarget:
         # Programs of another chain are not run.
         used = [_package(packages, _file(kind, width)) for kind, _, width in _programs(decoder)]
         known = trust_programs or all(trust.is_recorded(package.content) for package in used)
-        _fuse_projections(decoder)
         if known if decoder.ranks is None else decoder.ranks.all_agree(known):
+            _fuse_projections(decoder)
             self._run(decoder, packages, compiled=False)
         else:
             self.compile(decoder)

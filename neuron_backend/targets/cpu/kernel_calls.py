@@ -45,7 +45,7 @@ class KernelCalls(abc.ABC):
     def int8_gemm(self, x: Tensor, quantized: Tensor, scale: Tensor) -> Tensor:
         """As :func:`~.kernel_operations.int8_gemm`."""
         y = kernel_operations.int8_gemm(x, quantized, scale)
-        self.call("decodekit_int8_gemm", x.shape[0], x, quantized, scale, y, *quantized.shape)
+        self.call("decodekit_int8_gemm", x.shape[0], x, quantized, scale, y, len(scale), x.shape[1])
         return y
 
     def int4_gemm(self, x: Tensor, packed: Tensor, levels: Tensor) -> Tensor:

@@ -30,8 +30,17 @@ def float_gemm(x: Tensor, weight: Tensor) -> Tensor:
 
 
 def int8_gemm(x: Tensor, quantized: Tensor, scale: Tensor) -> Tensor:
-    """Product of ``[rows, in]`` and int8 ``[out, in]``, times scales ``[out]``: ``[rows, out]``."""
-    return x.new_empty(x.shape[0], quantized.shape[0])
+    """
+    Product of ``[rows, in]`` and the tensors of an int8 layer in blocks, ``[rows, out]``.
+
+    Args:
+        x: The rows.
+
+        quantized: In the layout of :mod:`~...quantization.int8_blocks`.
+
+        scale: ``[out]``.
+    """
+    return x.new_empty(x.shape[0], scale.shape[0])
 
 
 def int4_gemm(x: Tensor, packed: Tensor, levels: Tensor) -> Tensor:

@@ -85,7 +85,7 @@ void decodekit_top_k(int64_t rows, const void* x, void* values, void* indices, i
 void decodekit_int8_gemm(
     int64_t rows, const void* x, const void* weights, const void* scale, void* y, int64_t out, int64_t in) {
   decodekit::int8_gemm<Number>(
-      rows, static_cast<const Number*>(x), static_cast<const int8_t*>(weights), static_cast<const Number*>(scale),
+      rows, static_cast<const Number*>(x), static_cast<const uint8_t*>(weights), static_cast<const Number*>(scale),
       static_cast<Number*>(y), out, in);
 }
 
@@ -146,7 +146,7 @@ AOTITorchError aoti_torch_cpu_top_k(AtenTensorHandle x, int64_t k, AtenTensorHan
 
 AOTITorchError aoti_torch_cpu_int8_gemm(
     AtenTensorHandle x, AtenTensorHandle weights, AtenTensorHandle scale, AtenTensorHandle* y) {
-  const int64_t out = size(weights, 0);
+  const int64_t out = size(scale, 0);
   *y = empty(x, {size(x, 0), out});
   decodekit_int8_gemm(
       size(x, 0), data<void>(x), data<void>(weights), data<void>(scale), data<void>(*y), out, size(x, 1));

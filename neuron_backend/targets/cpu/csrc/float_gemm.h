@@ -8,10 +8,10 @@
 #include <c10/util/BFloat16.h>
 #include <c10/util/Half.h>
 
+#include "fixed_floats.h"
+#include "float_amx.h"
 #include "float_vectors.h"
-#include "four_floats.h"
 #include "gemm.h"
-#include "gemm_amx.h"
 
 namespace decodekit {
 
@@ -131,14 +131,14 @@ inline void sums(const float* x, const T* weights, int64_t in, float (*found)[OU
 template <class T>
 void float_gemm(int64_t rows, const T* x, const T* weights, T* y, int64_t out, int64_t in) {
   const bool in_threads = out * in * rows >= WORTH_THREADS;
-#if defined(DECODEKIT_TILED) && defined(DECODEKIT_TILES) && defined(__AMX_BF16__)
+#ifdef DECODEKIT_FLOAT_TILES
   // With tiles, one row takes 6.0 ms where the loops below take 5.1, but five take 6.2 instead of 8.3, and
   // sixteen 7.5 instead of 22. The order of the sums differs, so all numbers of rows must use the same way.
   if constexpr (std::is_same_v<T, c10::BFloat16>) {
-    if (in_tiles<T>(out, in)) {
-      tile_sums<TILE>(rows, x, in, weights, out, in, in_threads, [=](int64_t n, int64_t first, int count, const auto& found) {
+    if (in_float_tiles(out, in)) {
+      tile_sums(rows, x, weights, out, in, in_threads, [=](int64_t n, int64_t first, int count, const auto& found) {
         for (int row = 0; row < count; ++row)
-          for (int i = 0; i < TILE; i += 4) store_four(y + (first + row) * out + n + i, four(found[row] + i));
+          store_fixed<TILE>(y + (first + row) * out + n, load_fixed<TILE>(found[row]));
       });
       return;
     }

@@ -102,44 +102,32 @@ inline void each_run(int64_t n, int64_t end, F&& f) {
 
 #ifdef DECODEKIT_AVX512
 
-inline __m512 plus(__m512 a, __m512 b) { return _mm512_add_ps(a, b); }
-inline __m512i plus(__m512i a, __m512i b) { return _mm512_add_epi32(a, b); }
-inline __m512 low_pairs(__m512 a, __m512 b) { return _mm512_unpacklo_ps(a, b); }
-inline __m512i low_pairs(__m512i a, __m512i b) { return _mm512_unpacklo_epi32(a, b); }
-inline __m512 high_pairs(__m512 a, __m512 b) { return _mm512_unpackhi_ps(a, b); }
-inline __m512i high_pairs(__m512i a, __m512i b) { return _mm512_unpackhi_epi32(a, b); }
-inline __m512i bits(__m512 a) { return _mm512_castps_si512(a); }
-inline __m512i bits(__m512i a) { return a; }
-inline void keep(float* to, __m512i a) { _mm_storeu_ps(to, _mm_castsi128_ps(_mm512_castsi512_si128(a))); }
-inline void keep(int32_t* to, __m512i a) { _mm_storeu_si128((__m128i*)to, _mm512_castsi512_si128(a)); }
-
 // Horizontal sums of four vectors: a third of the instructions of four single sums, and in the same order
 // for each of the four.
-template <class Vector>
-inline Vector sums_of_four(const Vector (&of)[4]) {
-  const Vector first = plus(low_pairs(of[0], of[1]), high_pairs(of[0], of[1]));
-  const Vector second = plus(low_pairs(of[2], of[3]), high_pairs(of[2], of[3]));
-  Vector sum = plus(
-      (Vector)_mm512_unpacklo_epi64(bits(first), bits(second)),
-      (Vector)_mm512_unpackhi_epi64(bits(first), bits(second)));
-  sum = plus(sum, (Vector)_mm512_shuffle_i64x2(bits(sum), bits(sum), 0b01001110));
-  return plus(sum, (Vector)_mm512_shuffle_i64x2(bits(sum), bits(sum), 0b10110001));
+inline __m512 sums_of_four(const __m512 (&of)[4]) {
+  const __m512 first = _mm512_add_ps(_mm512_unpacklo_ps(of[0], of[1]), _mm512_unpackhi_ps(of[0], of[1]));
+  const __m512 second = _mm512_add_ps(_mm512_unpacklo_ps(of[2], of[3]), _mm512_unpackhi_ps(of[2], of[3]));
+  const __m512d low = _mm512_unpacklo_pd(_mm512_castps_pd(first), _mm512_castps_pd(second));
+  const __m512d high = _mm512_unpackhi_pd(_mm512_castps_pd(first), _mm512_castps_pd(second));
+  const __m512 sum = _mm512_add_ps(_mm512_castpd_ps(low), _mm512_castpd_ps(high));
+  const __m512 halves = _mm512_add_ps(sum, _mm512_shuffle_f32x4(sum, sum, 0b01001110));
+  return _mm512_add_ps(halves, _mm512_shuffle_f32x4(halves, halves, 0b10110001));
 }
 
 // Horizontal sums of COUNT vectors, of(i) of the constants 0 to COUNT - 1, to as many numbers. Not of an array: GCC
 // would keep one whose address is taken in memory, and store every sum in every step.
-template <int COUNT, int FIRST = 0, class F, class Number>
-inline __attribute__((always_inline)) void sum_each(F of, Number* found) {
+template <int COUNT, int FIRST = 0, class F>
+inline __attribute__((always_inline)) void sum_each(F of, float* found) {
   constexpr int LAST = COUNT - 1;
-  const auto sums = bits(sums_of_four({
+  const __m128 sums = _mm512_castps512_ps128(sums_of_four({
       of(std::integral_constant<int, FIRST>()), of(std::integral_constant<int, std::min(FIRST + 1, LAST)>()),
       of(std::integral_constant<int, std::min(FIRST + 2, LAST)>()),
       of(std::integral_constant<int, std::min(FIRST + 3, LAST)>())}));
   if constexpr (FIRST + 4 <= COUNT) {
-    keep(found + FIRST, sums);
+    _mm_storeu_ps(found + FIRST, sums);
   } else {
-    Number four[4];
-    keep(four, sums);
+    float four[4];
+    _mm_storeu_ps(four, sums);
     for (int i = FIRST; i < COUNT; ++i) found[i] = four[i - FIRST];
   }
   if constexpr (FIRST + 4 < COUNT) sum_each<COUNT, FIRST + 4>(of, found);

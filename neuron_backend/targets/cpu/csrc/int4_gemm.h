@@ -212,7 +212,7 @@ void int4_gemm(int64_t rows, const T* x, const uint8_t* packed, const T* levels,
   static thread_local std::vector<float> kept_inputs;
   constexpr int TERMS = SPLIT_TERMS<T>;
   const int64_t groups = in / GROUP, outputs = blocks * BLOCK;
-  split.of<T>(rows, x, in, in, 0);
+  split.of<T>(rows, x, in, in);
   kept_inputs.resize(rows * groups);
 
   // Pointers, since the thread-local vectors of other threads are empty.

@@ -39,45 +39,56 @@ struct LineAllocator {
   friend bool operator==(LineAllocator, LineAllocator) { return true; }
 };
 
+// Numbers whose split is worth a second thread.
+constexpr int64_t WORTH_SPLITTING = 1 << 14;
+
+// Splits one row into [SPLIT_TERMS][padded], and keeps its largest magnitude.
+template <class T>
+void split_row(const T* x, int64_t in, int64_t padded, int8_t* terms, float* largest) {
+  static thread_local std::vector<float> wide;
+  wide.resize(in);
+  // int8_t may alias anything; without __restrict the loops are not vectorised.
+  float* __restrict rest = wide.data();
+  float most = FLT_MIN, unordered = 0;
+#pragma omp simd reduction(max : most) reduction(+ : unordered)
+  for (int64_t k = 0; k < in; ++k) {
+    rest[k] = static_cast<float>(x[k]);
+    most = std::max(most, std::fabs(rest[k]));
+    unordered += rest[k] - rest[k];
+  }
+  // NaN or infinity in any input makes the row's results NaN, whatever its terms: zeros, since no integer is the
+  // quotient.
+  *largest = most + unordered;
+  if (unordered != 0) std::fill_n(rest, in, 0.0f);
+#pragma omp simd
+  for (int64_t k = 0; k < in; ++k) rest[k] = rest[k] / most * LARGEST;
+  for (int d = 0; d < SPLIT_TERMS<T>; ++d) {
+    int8_t* __restrict to = terms + d * padded;
+#pragma omp simd
+    for (int64_t k = 0; k < in; ++k) {
+      const float term = std::nearbyint(rest[k]);
+      to[k] = static_cast<int8_t>(static_cast<int32_t>(term));
+      rest[k] = (rest[k] - term) * BASE;
+    }
+  }
+}
+
 // Terms of several rows: term d of row r begins at [(r * SPLIT_TERMS + d) * padded]. Zeros fill rows up to
-// `padded`, and follow the last row for a whole tile. `offset` is added to each term, modulo 256.
+// `padded`, and follow the last row for a whole tile.
 struct Int8Split {
   std::vector<int8_t, LineAllocator<int8_t>> terms;
   std::vector<float> largest;
-  std::vector<float> wide;
 
   template <class T>
-  void of(int64_t rows, const T* x, int64_t in, int64_t padded, int offset) {
+  void of(int64_t rows, const T* x, int64_t in, int64_t padded) {
     terms.assign((rows * SPLIT_TERMS<T> + TILE) * padded, 0);
     largest.resize(rows);
-    wide.resize(in);
-    // int8_t may alias anything; without __restrict the loops are not vectorised.
-    float* __restrict rest = wide.data();
-    for (int64_t row = 0; row < rows; ++row) {
-      const T* from = x + row * in;
-      float most = FLT_MIN, unordered = 0;
-#pragma omp simd reduction(max : most) reduction(+ : unordered)
-      for (int64_t k = 0; k < in; ++k) {
-        rest[k] = static_cast<float>(from[k]);
-        most = std::max(most, std::fabs(rest[k]));
-        unordered += rest[k] - rest[k];
-      }
-      // NaN or infinity in any input makes the row's results NaN, whatever its terms: zeros, since no integer
-      // is the quotient.
-      largest[row] = most + unordered;
-      if (unordered != 0) std::fill_n(rest, in, 0.0f);
-#pragma omp simd
-      for (int64_t k = 0; k < in; ++k) rest[k] = rest[k] / most * LARGEST;
-      for (int d = 0; d < SPLIT_TERMS<T>; ++d) {
-        int8_t* __restrict to = terms.data() + (row * SPLIT_TERMS<T> + d) * padded;
-#pragma omp simd
-        for (int64_t k = 0; k < in; ++k) {
-          const float term = std::nearbyint(rest[k]);
-          to[k] = static_cast<int8_t>(static_cast<int32_t>(term) + offset);
-          rest[k] = (rest[k] - term) * BASE;
-        }
-      }
-    }
+    // Pointers, since the thread-local vectors of other threads are empty.
+    int8_t* const to = terms.data();
+    float* const magnitudes = largest.data();
+#pragma omp parallel for schedule(static) if (rows * in >= WORTH_SPLITTING)
+    for (int64_t row = 0; row < rows; ++row)
+      split_row(x + row * in, in, padded, to + row * SPLIT_TERMS<T> * padded, magnitudes + row);
   }
 };
 

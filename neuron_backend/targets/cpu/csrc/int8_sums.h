@@ -1,117 +1,119 @@
-// Sums of products by int8 weights, [out][in], for few terms: four outputs at a time.
+// Sums of products by a block of int8 weights.
 
 #pragma once
 
-#include <algorithm>
+#include <cstring>
 #include <utility>
 
+#include "fixed_floats.h"
 #include "gemm.h"
 
 namespace decodekit {
 
-// Bytes of one vector of split inputs.
-constexpr int64_t RUN = 64;
+// Format of quantization/int8_blocks.py: blocks of LANES outputs; for each QUAD of inputs the weights of every output,
+// which so lie in lanes of 32 bits. They are unsigned, OFFSET more than what they stand for.
 
-// Terms that four outputs' weights are multiplied by while they are read; with more, rearranging weights once for all
-// rows (int8_panel.h) is faster.
-constexpr int FEW_TERMS = 18;
+constexpr int LANES = 16;
+constexpr int QUAD = 4;
+constexpr int LINE = LANES * QUAD;
+constexpr int OFFSET = 128;
 
-// integer_sums: the sums of COUNT terms for up to four outputs.
+// block_sums: the sums of COUNT terms for the outputs of a block. x is [quads][COUNT][QUAD]; `shares` are the terms'
+// shares in OFFSET, and subtracted. `ahead` bytes behind the weights are fetched.
 
 #if defined(DECODEKIT_AVX512) && defined(__AVX512VNNI__)
-#define DECODEKIT_VNNI
 
-// The instruction takes unsigned inputs, so 128 is added to each, and its share subtracted from the sums.
-constexpr int INPUT_OFFSET = 128;
+// Terms whose sums are kept in registers: 24 of 32.
+constexpr int TERMS_AT_ONCE = 24;
 
-// The bytes of a vector that are weights, of those `left`.
-inline __mmask64 kept_bytes(int64_t left) { return left >= RUN ? ~0ull : (1ull << left) - 1; }
-
-// Rearranges the weights of four outputs: vector i gets bytes 16 i to 16 i + 15 of each, one output after the other.
-inline void interleave(const __m512i (&rows)[4], __m512i (&columns)[4]) {
-  const auto halves = [&](auto which, int first) {
-    return _mm512_shuffle_i64x2(rows[first], rows[first + 1], which());
-  };
-  const std::integral_constant<int, 0b01000100> low;
-  const std::integral_constant<int, 0b11101110> high;
-  const __m512i begin[] = {halves(low, 0), halves(low, 2)}, end[] = {halves(high, 0), halves(high, 2)};
-  columns[0] = _mm512_shuffle_i64x2(begin[0], begin[1], 0b10001000);
-  columns[1] = _mm512_shuffle_i64x2(begin[0], begin[1], 0b11011101);
-  columns[2] = _mm512_shuffle_i64x2(end[0], end[1], 0b10001000);
-  columns[3] = _mm512_shuffle_i64x2(end[0], end[1], 0b11011101);
-}
-
-// Of four terms the sums of each output's four lanes: [term][output].
-inline __m512i sums_of_outputs(const __m512i (&of)[4]) {
-  const __m512i first = plus(low_pairs(of[0], of[1]), high_pairs(of[0], of[1]));
-  const __m512i second = plus(low_pairs(of[2], of[3]), high_pairs(of[2], of[3]));
-  const __m512i sums = plus(_mm512_unpacklo_epi64(first, second), _mm512_unpackhi_epi64(first, second));
-  const __m512i by_term = _mm512_setr_epi32(0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15);
-  return _mm512_permutexvar_epi32(by_term, sums);
-}
-
-// With every index a constant: GCC 12 moves the sums of an array from register to register in every step.
+// Neither inlined nor a loop, and with every index a constant: otherwise GCC 12 moves all sums from register to
+// register in every step.
 template <std::size_t... I>
-inline void integer_sums_at(
-    const int8_t* x, int64_t padded, const int8_t* weights, int64_t in, int outputs,
-    int32_t (*found)[OUTPUTS_AT_ONCE], std::index_sequence<I...>) {
-  constexpr int COUNT = sizeof...(I), LAST = COUNT - 1;
-  const __m512i one = _mm512_set1_epi8(1);
-  __m512i sum[COUNT], share = _mm512_setzero_si512();
-  ((sum[I] = _mm512_setzero_si512()), ...);
-  for (int64_t k = 0; k < in; k += RUN) {
-    const __mmask64 kept = kept_bytes(in - k);
-    __m512i rows[OUTPUTS_AT_ONCE], columns[OUTPUTS_AT_ONCE];
-    for (int n = 0; n < OUTPUTS_AT_ONCE; ++n) {
-      const int8_t* const from = weights + std::min(n, outputs - 1) * in + k;
-      rows[n] = _mm512_maskz_loadu_epi8(kept, from);
-      fetch_ahead(from);
-    }
-    interleave(rows, columns);
-#pragma GCC unroll 4
-    for (int part = 0; part < 4; ++part) {
-      const auto inputs = [=](std::size_t term) {
-        return _mm512_broadcast_i32x4(_mm_loadu_si128((const __m128i*)(x + term * padded + k + 16 * part)));
-      };
-      share = _mm512_dpbusd_epi32(share, one, columns[part]);
-      ((sum[I] = _mm512_dpbusd_epi32(sum[I], inputs(I), columns[part])), ...);
-    }
+__attribute__((noinline)) void block_sums_at(
+    const int8_t* x, const int32_t* shares, const uint8_t* weights, int64_t quads, int64_t ahead,
+    int32_t (*found)[LANES], std::index_sequence<I...>) {
+  constexpr int COUNT = sizeof...(I);
+  __m512i sum[COUNT];
+  ((sum[I] = _mm512_set1_epi32(-shares[I])), ...);
+  for (int64_t quad = 0; quad < quads; ++quad) {
+    const __m512i of = _mm512_loadu_si512(weights + quad * LINE);
+    __builtin_prefetch(weights + quad * LINE + ahead, 0, 2);
+    const auto inputs = [=](std::size_t term) {
+      int32_t four;
+      std::memcpy(&four, x + (quad * COUNT + term) * QUAD, sizeof four);
+      return _mm512_set1_epi32(four);
+    };
+    ((sum[I] = _mm512_dpbusd_epi32(sum[I], of, inputs(I))), ...);
   }
-  share = _mm512_slli_epi32(share, 7);
-  ((sum[I] = _mm512_sub_epi32(sum[I], share)), ...);
-  each_of<COUNT, 4>([&](auto first, auto count) __attribute__((always_inline)) {
-    constexpr int FIRST = first();
-    const __m512i sums = sums_of_outputs(
-        {sum[FIRST], sum[std::min(FIRST + 1, LAST)], sum[std::min(FIRST + 2, LAST)], sum[std::min(FIRST + 3, LAST)]});
-    constexpr uint32_t KEPT = (1u << count() * OUTPUTS_AT_ONCE) - 1;
-    _mm512_mask_storeu_epi32(found[FIRST], KEPT, sums);
-  });
+  (_mm512_storeu_si512(found[I], sum[I]), ...);
 }
 
 template <int COUNT>
-inline void integer_sums(
-    const int8_t* x, int64_t padded, const int8_t* weights, int64_t in, int outputs,
-    int32_t (*found)[OUTPUTS_AT_ONCE]) {
-  integer_sums_at(x, padded, weights, in, outputs, found, std::make_index_sequence<COUNT>());
+inline void block_sums(
+    const int8_t* x, const int32_t* shares, const uint8_t* weights, int64_t quads, int64_t ahead,
+    int32_t (*found)[LANES]) {
+  block_sums_at(x, shares, weights, quads, ahead, found, std::make_index_sequence<COUNT>());
+}
+
+#elif defined(__AVX2__) && !defined(DECODEKIT_PORTABLE)
+
+// Two vectors each: 12 registers of 16.
+constexpr int TERMS_AT_ONCE = 6;
+
+template <int COUNT>
+inline void block_sums(
+    const int8_t* x, const int32_t* shares, const uint8_t* weights, int64_t quads, int64_t ahead,
+    int32_t (*found)[LANES]) {
+  const __m256i low = _mm256_set1_epi16(0xff);
+  __m256i sum[COUNT][2];
+  for (int term = 0; term < COUNT; ++term) sum[term][0] = sum[term][1] = _mm256_set1_epi32(-shares[term]);
+  for (int64_t quad = 0; quad < quads; ++quad) {
+    __builtin_prefetch(weights + quad * LINE + ahead, 0, 2);
+    // Of each four weights the first and third in lanes of 16 bits, and the second and fourth.
+    __m256i even[2], odd[2];
+    for (int half = 0; half < 2; ++half) {
+      const __m256i of = _mm256_loadu_si256((const __m256i*)(weights + quad * LINE) + half);
+      even[half] = _mm256_and_si256(of, low);
+      odd[half] = _mm256_srli_epi16(of, 8);
+    }
+    for (int term = 0; term < COUNT; ++term) {
+      int32_t four;
+      std::memcpy(&four, x + (quad * COUNT + term) * QUAD, sizeof four);
+      const __m256i inputs = _mm256_set1_epi32(four);
+      const __m256i by_even = _mm256_srai_epi16(_mm256_slli_epi16(inputs, 8), 8);
+      const __m256i by_odd = _mm256_srai_epi16(inputs, 8);
+      for (int half = 0; half < 2; ++half) {
+        const __m256i pairs = _mm256_add_epi32(
+            _mm256_madd_epi16(even[half], by_even), _mm256_madd_epi16(odd[half], by_odd));
+        sum[term][half] = _mm256_add_epi32(sum[term][half], pairs);
+      }
+    }
+  }
+  for (int term = 0; term < COUNT; ++term)
+    for (int half = 0; half < 2; ++half) _mm256_storeu_si256((__m256i*)found[term] + half, sum[term][half]);
 }
 
 #else
 
-constexpr int INPUT_OFFSET = 0;
+constexpr int TERMS_AT_ONCE = 6;
 
 template <int COUNT>
-inline void integer_sums(
-    const int8_t* x, int64_t padded, const int8_t* weights, int64_t in, int outputs,
-    int32_t (*found)[OUTPUTS_AT_ONCE]) {
-  for (int n = 0; n < outputs; ++n) {
-    for (int row = 0; row < COUNT; ++row) {
-      int32_t sum = 0;
-#pragma omp simd reduction(+ : sum)
-      for (int64_t k = 0; k < in; ++k)
-        sum += static_cast<int32_t>(weights[n * in + k]) * static_cast<int32_t>(x[row * padded + k]);
-      found[row][n] = sum;
-    }
+inline void block_sums(
+    const int8_t* x, const int32_t* shares, const uint8_t* weights, int64_t quads, int64_t ahead,
+    int32_t (*found)[LANES]) {
+  using Bits = Fixed<LANES>::Bits;
+  // Unsigned, since sums with OFFSET may exceed 32 bits before its share is subtracted.
+  Bits sum[COUNT];
+  for (int term = 0; term < COUNT; ++term) sum[term] = Bits{} - static_cast<uint32_t>(shares[term]);
+  for (int64_t quad = 0; quad < quads; ++quad) {
+    __builtin_prefetch(weights + quad * LINE + ahead, 0, 2);
+    Bits of;
+    std::memcpy(&of, weights + quad * LINE, sizeof of);
+    for (int i = 0; i < QUAD; ++i, of >>= 8)
+      for (int term = 0; term < COUNT; ++term)
+        sum[term] += (of & 255) * static_cast<uint32_t>(int32_t{x[(quad * COUNT + term) * QUAD + i]});
   }
+  std::memcpy(found, sum, sizeof sum);
 }
 
 #endif

@@ -8,6 +8,7 @@ import torch
 from hypothesis import given, settings, strategies as st
 
 from decodekit.neuron_backend.quantization.int4_linear import GROUP, Int4Linear
+from decodekit.neuron_backend.quantization.int8_blocks import to_blocks
 from decodekit.neuron_backend.quantization.int8_linear import MOST_INPUTS, Int8Linear
 from decodekit.neuron_backend.targets.cpu import aoti
 from decodekit.neuron_backend.targets.cpu.kernel_library import DTYPES, Library
@@ -147,7 +148,7 @@ def test_integers_of_8_bits(rows, inputs, outputs, dtype, kind, seed):
     x = numbers(rows, inputs, dtype, seed)
     layer = Int8Linear.of(numbers(outputs, inputs, dtype, seed + 1), None)
 
-    found = library(dtype, kind).int8_gemm(x, layer.quantized, layer.scale)
+    found = library(dtype, kind).int8_gemm(x, to_blocks(layer.quantized), layer.scale)
 
     check_near(found, x, layer.dequantized(torch.float64))
     assert torch.equal(split_product(x, layer.quantized, layer.scale), found)
@@ -174,7 +175,7 @@ def test_nan_stays_in_its_row(kind):
     x[1, 3], x[2, 40], x[4] = float("nan"), float("inf"), 0
     layer = Int8Linear.of(numbers(30, 64, torch.float32, 1), None)
 
-    found = library(torch.float32, kind).int8_gemm(x, layer.quantized, layer.scale)
+    found = library(torch.float32, kind).int8_gemm(x, to_blocks(layer.quantized), layer.scale)
 
     assert [False, True, True, False, False] == found.isnan().all(dim=1).tolist()
     assert [True, False, False, True, True] == found.isfinite().all(dim=1).tolist()
@@ -194,7 +195,7 @@ def test_several_threads(kind, rows):
             found.append(
                 (
                     code.float_gemm(x, weight),
-                    code.int8_gemm(x, by_8_bits.quantized, by_8_bits.scale),
+                    code.int8_gemm(x, to_blocks(by_8_bits.quantized), by_8_bits.scale),
                     code.int4_gemm(x, by_4_bits.packed, by_4_bits.levels),
                 )
             )
@@ -208,11 +209,11 @@ def test_int8_sums_are_exact_up_to_32_bits():
     """Whatever offset a CPU's unsigned format adds."""
     rows = torch.full((2, MOST_INPUTS), 127.0)
     rows[1] = -127
-    # Outputs of one vector, of two, and by themselves.
-    scales = torch.ones(32 + 16 + 4)
+    # A whole block of outputs and some more.
+    scales = torch.ones(20)
     weights = torch.full((len(scales), MOST_INPUTS), 127, dtype=torch.int8)
     for kind in KINDS:
-        found = library(torch.float32, kind).int8_gemm(rows, weights, scales)
+        found = library(torch.float32, kind).int8_gemm(rows, to_blocks(weights), scales)
 
         assert torch.equal(split_product(rows, weights, scales), found)
         assert found[0, 0] == -found[1, 0] == 127.0 * 127 * MOST_INPUTS

@@ -1,5 +1,5 @@
-// Products in AMX tiles of 16 outputs by up to 16 rows: rows cost little beside reading the weights, whose
-// layout stays [out][in].
+// Products by bfloat16 weights in AMX tiles of 16 outputs by up to 16 rows: rows cost little beside reading the
+// weights, whose layout stays [out][in].
 //
 // A tile of weights is 16 outputs by 64 bytes of inputs; the inputs of all rows are rearranged once to match.
 // Two tiles of weights are multiplied by each tile of inputs, and alternate blocks add to separate sums,
@@ -11,7 +11,8 @@
 #include "gemm.h"
 #include "transpose.h"
 
-#ifdef DECODEKIT_TILES
+#if defined(DECODEKIT_TILED) && defined(DECODEKIT_TILES) && defined(__AMX_BF16__)
+#define DECODEKIT_FLOAT_TILES
 
 #include <algorithm>
 #include <cstdint>
@@ -24,48 +25,9 @@ namespace decodekit {
 
 constexpr int TILE_BYTES = 64;
 
-// Tile instructions by dtype of the weights.
-template <class T>
-struct Multiplied;
-
-template <>
-struct Multiplied<int8_t> {
-  using Sum = int32_t;
-  static void first() {
-    _tile_dpbssd(0, 4, 6);
-    _tile_dpbssd(1, 5, 6);
-  }
-  static void second() {
-    _tile_dpbssd(2, 4, 7);
-    _tile_dpbssd(3, 5, 7);
-  }
-  static __m512i added(const Sum* a, const Sum* b) {
-    return _mm512_add_epi32(_mm512_load_si512(a), _mm512_load_si512(b));
-  }
-};
-
-#ifdef __AMX_BF16__
-template <>
-struct Multiplied<c10::BFloat16> {
-  using Sum = float;
-  static void first() {
-    _tile_dpbf16ps(0, 4, 6);
-    _tile_dpbf16ps(1, 5, 6);
-  }
-  static void second() {
-    _tile_dpbf16ps(2, 4, 7);
-    _tile_dpbf16ps(3, 5, 7);
-  }
-  static __m512i added(const Sum* a, const Sum* b) {
-    return _mm512_castps_si512(_mm512_add_ps(_mm512_load_ps(a), _mm512_load_ps(b)));
-  }
-};
-#endif
-
 // Whether weights of that size consist of whole tiles, two at a time.
-template <class T>
-bool in_tiles(int64_t out, int64_t in) {
-  return out >= 2 * TILE && in * sizeof(T) % TILE_BYTES == 0 && has_tiles();
+inline bool in_float_tiles(int64_t out, int64_t in) {
+  return out >= 2 * TILE && in * sizeof(c10::BFloat16) % TILE_BYTES == 0 && has_tiles();
 }
 
 // Tiles 0 to 3 hold sums, 4 and 5 weights, 6 and 7 inputs of COLUMNS rows.
@@ -79,20 +41,18 @@ inline constexpr TileSizes WEIGHT_TILES({
 // part of the rows, of COLUMNS; the last may have fewer. The last two runs of outputs start early enough to be
 // whole, and so may overlap those before.
 //
-// x is [rows][in], `apart` numbers apart, weights [out][in].
-template <int COLUMNS, class T, class F>
+// x is [rows][in], weights [out][in].
+template <int COLUMNS, class F>
 void tile_sums_of(
-    int64_t parts, int64_t rows, const T* x, int64_t apart, const T* weights, int64_t out, int64_t in, bool in_threads,
-    F finish) {
-  using M = Multiplied<T>;
-  using Sum = typename M::Sum;
+    int64_t parts, int64_t rows, const c10::BFloat16* x, const c10::BFloat16* weights, int64_t out, int64_t in,
+    bool in_threads, F finish) {
   constexpr int64_t LAID = TILE * COLUMNS * 4;
-  const int64_t bytes = in * sizeof(T), blocks = bytes / TILE_BYTES, pairs = (out + 2 * TILE - 1) / (2 * TILE);
+  const int64_t bytes = in * sizeof *weights, blocks = bytes / TILE_BYTES, pairs = (out + 2 * TILE - 1) / (2 * TILE);
   // Inputs in groups of four bytes, the rows' groups adjacent.
   static thread_local std::vector<char> laid;
   laid.assign(parts * blocks * LAID, 0);
   for (int64_t row = 0; row < rows; ++row) {
-    const char* of = reinterpret_cast<const char*>(x + row * apart);
+    const char* of = reinterpret_cast<const char*>(x + row * in);
     char* to = laid.data() + row / COLUMNS * blocks * LAID + row % COLUMNS * 4;
     for (int64_t k = 0; k < bytes; k += 4) std::memcpy(to + k * COLUMNS, of + k, 4);
   }
@@ -115,14 +75,16 @@ void tile_sums_of(
           _tile_loadd(6, by + block * LAID, COLUMNS * 4);
           _tile_loadd(4, first + block * TILE_BYTES, bytes);
           _tile_loadd(5, second + block * TILE_BYTES, bytes);
-          M::first();
+          _tile_dpbf16ps(0, 4, 6);
+          _tile_dpbf16ps(1, 5, 6);
           if (block + 1 == blocks) break;
           _tile_loadd(7, by + (block + 1) * LAID, COLUMNS * 4);
           _tile_loadd(4, first + (block + 1) * TILE_BYTES, bytes);
           _tile_loadd(5, second + (block + 1) * TILE_BYTES, bytes);
-          M::second();
+          _tile_dpbf16ps(2, 4, 7);
+          _tile_dpbf16ps(3, 5, 7);
         }
-        alignas(64) Sum sums[4][TILE][TILE];
+        alignas(64) float sums[4][TILE][TILE];
         _tile_stored(0, sums[0], sizeof sums[0][0]);
         _tile_stored(1, sums[1], sizeof sums[0][0]);
         _tile_stored(2, sums[2], sizeof sums[0][0]);
@@ -130,9 +92,10 @@ void tile_sums_of(
         const int count = static_cast<int>(std::min<int64_t>(COLUMNS, rows - part * COLUMNS));
         for (int run = 0; run < 2; ++run) {
           __m512i added[TILE], columns[TILE];
-          for (int i = 0; i < TILE; ++i) added[i] = M::added(sums[run][i], sums[run + 2][i]);
+          for (int i = 0; i < TILE; ++i)
+            added[i] = _mm512_castps_si512(_mm512_add_ps(_mm512_load_ps(sums[run][i]), _mm512_load_ps(sums[run + 2][i])));
           transpose(added, columns);
-          alignas(64) Sum found[TILE][TILE];
+          alignas(64) float found[TILE][TILE];
           for (int column = 0; column < COLUMNS; ++column) _mm512_store_si512(found[column], columns[column]);
           finish(n + run * TILE, part * COLUMNS, count, found);
         }
@@ -141,13 +104,14 @@ void tile_sums_of(
   }
 }
 
-// The same in parts of up to MOST rows.
-template <int MOST, class T, class F>
+// The same in parts of up to TILE rows.
+template <class F>
 void tile_sums(
-    int64_t rows, const T* x, int64_t apart, const T* weights, int64_t out, int64_t in, bool in_threads, F finish) {
-  const int64_t parts = (rows + MOST - 1) / MOST;
-  with_count<MOST>(parts > 1 ? MOST : rows, [&](auto columns) {
-    tile_sums_of<columns()>(parts, rows, x, apart, weights, out, in, in_threads, finish);
+    int64_t rows, const c10::BFloat16* x, const c10::BFloat16* weights, int64_t out, int64_t in, bool in_threads,
+    F finish) {
+  const int64_t parts = (rows + TILE - 1) / TILE;
+  with_count<TILE>(parts > 1 ? TILE : rows, [&](auto columns) {
+    tile_sums_of<columns()>(parts, rows, x, weights, out, in, in_threads, finish);
   });
 }
 
