@@ -115,9 +115,9 @@ def linear_layers(dtype: torch.dtype, weights: str, count: int) -> Iterator[Laye
     for shape in (*LAYER * count, HEAD):
         weight = torch.randn(shape, generator=generator).mul(0.02).to(dtype)
         if weights == "int8":
-            layer = Int8Linear.of(weight, None)
-            layer.arrange(in_blocks=True)
-            yield layer
+            quantized = Int8Linear.of(weight, None)
+            quantized.arrange(in_blocks=True)
+            yield quantized
         elif weights == "int4":
             yield Int4Linear.of(weight, None)
         else:

@@ -76,8 +76,8 @@ def assemble_model(
         replace_empty(model, layers, dtype)
         for name in layers:
             layer = model.get_submodule(name)
-            if isinstance(layer, Int8Linear) and stored[f"{name}.quantized"].dim() > 2:
-                layer.arrange(in_blocks=True)
+            if isinstance(layer, Int8Linear) and f"{name}.quantized" in stored:
+                layer.arrange(in_blocks=stored[f"{name}.quantized"].dim() > 2)
     found = model.load_state_dict(dict(stored), strict=False, assign=True)
     model.tie_weights()
     if found.unexpected_keys:

@@ -40,8 +40,8 @@ class FusedProjections(nn.Module):
         """
         super().__init__()
         tensors = [dict(_tensors(layer)) for layer in layers]
-        # From the tensors: in a sharded model, out_features is the size of the whole layer. Quantised weights may
-        # lie in blocks of outputs; scales never do.
+        # From the tensors: in a sharded model, out_features is the size of the whole layer. Quantised weights
+        # may lie in blocks of outputs; scales never do.
         self.parts = [len(own.get("scale", next(iter(own.values())))) for own in tensors]
         fused = {name: _concatenated([own[name] for own in tensors]) for name in tensors[0]}
         for name, tensor in fused.items():
@@ -170,14 +170,16 @@ def _can_fuse(layers: Sequence[nn.Module | None]) -> bool:
     kinds = {type(layer) for layer in layers}
     if kinds not in ({nn.Linear}, {Int8Linear}, {Float8Linear}):
         return False
-    if any(isinstance(layer, Int8Linear) and layer.in_blocks and layer.out_features % LANES for layer in layers):
+    if any(
+        isinstance(layer, Int8Linear) and layer.in_blocks and layer.out_features % LANES for layer in layers
+    ):
         # Padding would lie between the layers.
         return False
     return len({(layer.in_features, layer.bias is None) for layer in layers}) == 1  # type: ignore[union-attr]
 
 
 def _tensors(layer: nn.Module) -> Iterator[tuple[str, Tensor]]:
-    """Tensors of *layer* with a row for each output, or for each block of outputs, by name; the weights first."""
+    """Tensors of *layer* with a row for each output or block of outputs, by name; the weights first."""
     own = dict(layer.named_parameters()) | dict(layer.named_buffers())
     return ((name, own[name]) for name in _TENSORS if name in own)
 

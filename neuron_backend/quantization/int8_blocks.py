@@ -1,9 +1,9 @@
 """
 Layout of int8 weights for the CPU's kernels.
 
-Outputs lie in blocks of 16. In a block, four inputs of each output are adjacent, then the next four: a vector
-of 64 bytes adds four products to the sum of each of 16 outputs (AVX-512's ``vpdpbusd``), and 16 such vectors are a
-tile of AMX. Both take unsigned numbers on that side, so 128 is added to each weight. The last block and the last
+Outputs lie in blocks of 16. In a block, four inputs of each output are adjacent, then the next four: an
+instruction of AVX-512 (``vpdpbusd``) adds the products of 64 bytes to the sums of 16 outputs, and 16 times 64
+bytes are a tile of AMX. There weights may be unsigned, so 128 is added to each. The last block and the last
 four inputs are padded.
 """
 

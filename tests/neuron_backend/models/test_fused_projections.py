@@ -13,7 +13,8 @@ from decodekit.neuron_backend.models.fused_projections import (
     merge_equal_products,
     trace_fused,
 )
-from decodekit.neuron_backend.quantization.quantized_matmul import cpu_matmul
+from decodekit.neuron_backend.quantization.int8_linear import Int8Linear
+from decodekit.neuron_backend.quantization.quantized_matmul import arrange_for_kernels, cpu_matmul
 from decodekit.neuron_backend.tensor_parallel.ranks import Ranks
 from decodekit.neuron_backend.tensor_parallel.sharded_model import shard_model
 
@@ -174,6 +175,26 @@ def test_what_does_not_fit_together_is_left_alone(layers):
         setattr(module, name, layer)
 
     assert 0 == len(fuse_projections(module))
+
+
+def test_blocks_of_outputs_are_fused_where_none_is_padded():
+    """Padding would be outputs of the fused layer."""
+    for size, number in ((16, 1), (17, 0)):
+        module, x = nn.Module(), torch.randn(3, 6)
+        for name in ("gate_proj", "up_proj"):
+            setattr(module, name, Int8Linear.of(torch.randn(size, 6), None))
+        before = [module.gate_proj(x), module.up_proj(x)]
+        arrange_for_kernels(module)
+        blocks = [module.gate_proj.quantized, module.up_proj.quantized]
+
+        fused = fuse_projections(module)
+
+        assert number == len(fused)
+        assert list(map(torch.equal, before, [module.gate_proj(x), module.up_proj(x)])) == [True, True]
+        for layer in fused:
+            assert torch.equal(torch.cat(blocks), layer.layer.quantized)
+            assert torch.equal(torch.cat(before, dim=1), layer.layer(x))
+            assert module.up_proj.quantized.data_ptr() == layer.layer.quantized[1:].data_ptr()
 
 
 def test_layers_that_read_something_else_are_still_right():

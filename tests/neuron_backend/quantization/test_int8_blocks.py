@@ -9,7 +9,9 @@ from decodekit.neuron_backend.quantization.int8_blocks import to_blocks, to_rows
 @given(outputs=st.integers(1, 50), inputs=st.integers(1, 30), seed=st.integers(0, 100))
 def test_blocks(outputs, inputs, seed):
     """Each weight plus 128 lies where the kernels look for it; rows come back."""
-    rows = torch.randint(-127, 128, (outputs, inputs), generator=torch.Generator().manual_seed(seed)).to(torch.int8)
+    rows = torch.randint(-127, 128, (outputs, inputs), generator=torch.Generator().manual_seed(seed)).to(
+        torch.int8
+    )
 
     blocks = to_blocks(rows)
 

@@ -6,7 +6,11 @@ from hypothesis import given, strategies as st
 from torch import nn
 
 from decodekit.neuron_backend.quantization.int8_linear import MOST_INPUTS, Int8Linear, plain_int8_matmul
-from decodekit.neuron_backend.quantization.quantized_matmul import cpu_matmul, int8_matmul
+from decodekit.neuron_backend.quantization.quantized_matmul import (
+    arrange_for_kernels,
+    cpu_matmul,
+    int8_matmul,
+)
 from decodekit.neuron_backend.targets.cpu.kernel_library import NoLibrary
 
 from .rows_of_many_sizes import ROUNDING, shapes, weight_of
@@ -82,6 +86,25 @@ def test_the_weight_is_not_written():
     Int8Linear.of(weight, None)
 
     assert torch.equal(before, weight)
+
+
+@pytest.mark.parametrize(
+    ("inputs", "dtype", "expected"),
+    [(5, torch.bfloat16, True), (5, torch.float64, False), (MOST_INPUTS + 1, torch.float32, False)],
+)
+def test_weights_lie_in_blocks_where_kernels_multiply_them(inputs, dtype, expected):
+    """Products and dequantized weights stay the same, and rows come back."""
+    layer, x = Int8Linear.of(weight_of(18, inputs, 1.0, dtype), None), weight_of(3, inputs, 1.0, dtype)
+    rows, before = layer.quantized, (layer(x), layer.dequantized(dtype))
+
+    arrange_for_kernels(layer)
+
+    assert expected == layer.in_blocks
+    assert ((18, inputs), True) == ((layer.out_features, layer.in_features), torch.equal(rows, layer.rows()))
+    assert all(map(torch.equal, before, (layer(x), layer.dequantized(dtype))))
+    assert torch.equal(before[0], plain_int8_matmul(layer, x))
+    layer.arrange(in_blocks=False)
+    assert torch.equal(rows, layer.quantized)
 
 
 class EveryInput(NoLibrary):

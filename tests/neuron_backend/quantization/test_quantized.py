@@ -320,3 +320,11 @@ def test_compiled_programs_are_saved_and_loaded(weights, dtype, prefill, tmp_pat
         rounding = (0.2 if dtype == "bfloat16" else 1e-4) * found.abs().max()
         assert (found - prefill(eager, ROWS[:1], width)).abs().max() <= rounding
         assert torch.equal(found, prefill(loaded, ROWS[:1], width))
+    # Of the CPU's layout of the weights, or of rows again.
+    for other in (
+        compile_decoder(tmp_path / "decoder", target="eager", max_length=64, widths=(2, 20)),
+        loaded.early_exit(1, target="eager", widths=(2, 20)),
+    ):
+        difference = prefill(eager, ROWS[:1], 20).clone() - prefill(other, ROWS[:1], 20)
+        assert difference.abs().max() <= rounding
+        assert other.weights.layers == eager.weights.layers

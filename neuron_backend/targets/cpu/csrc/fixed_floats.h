@@ -10,6 +10,9 @@
 
 #include "gemm.h"
 
+// How such vectors are passed depends on the instruction set, but all that take them are inlined.
+#pragma GCC diagnostic ignored "-Wpsabi"
+
 namespace decodekit {
 
 template <int COUNT>
