@@ -12,7 +12,7 @@ from typing import Any
 
 from ..decoding.user_cache import cache_folder
 from ..neuron_backend import compile_decoder, load_decoder
-from ..neuron_backend.artifacts.manifest import NAME
+from ..neuron_backend.artifacts.manifest import NAME, Manifest
 from ..neuron_backend.models.gguf_file import is_gguf
 from ..neuron_backend.models.model_source import check_model, find_config
 from ..neuron_backend.progress_option import ProgressOption
@@ -23,7 +23,7 @@ PROMPT_WIDTH = 64
 """Width of a prefill forward."""
 
 _OF_COMPILED = ("dtype", "weights", "target", "max_length", "widths", "threads")
-"""Options that a saved decoder has already."""
+"""Options that a saved decoder has already, and that may only repeat what it has."""
 
 
 def check_source(options: argparse.Namespace, source: str, flag: str) -> None:
@@ -50,9 +50,23 @@ def check_source(options: argparse.Namespace, source: str, flag: str) -> None:
         return
     values = vars(options)
     given = [name for name in _OF_COMPILED if values[name] is not None]
-    if given:
-        named = f"--{given[0].replace('_', '-')}"
-        raise ValueError(f"{named} cannot be changed: {flag} {source} is a saved decoder")
+    known = _compiled_with(Path(source)) if given and Path(source).exists() else {}
+    for name in given:
+        if values[name] not in (known.get(name), "auto"):
+            has = f" with {known[name]}" if name in known else ""
+            named = f"--{name.replace('_', '-')}"
+            raise ValueError(f"{named} cannot be changed: {flag} {source} is a saved decoder{has}")
+
+
+def _compiled_with(folder: Path) -> dict[str, Any]:
+    """The options of the saved decoder in *folder*, by name."""
+    manifest = Manifest.read(folder)
+    return {
+        "dtype": manifest.dtype,
+        "target": manifest.target,
+        "max_length": manifest.shape.max_length,
+        "widths": list(manifest.shape.widths),
+    }
 
 
 def decoder_of(

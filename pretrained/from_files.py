@@ -58,8 +58,11 @@ def generator_arguments(
     of_decoder = set(list(inspect.signature(makes).parameters)[1:]) - _OF_THE_CHAIN
     fields = {field.name: field for field in attrs.fields(kind) if field.init and field.name != "decoder"}
     _check_names(kind, options, of_decoder, fields, "a saved decoder" if saved else "a model")
-    if isinstance(generation_config, str) and generation_config != AUTO:
-        raise ValueError(f"'generation_config' must be {AUTO!r}, a config or None: got {generation_config!r}")
+    if isinstance(generation_config, str | Mapping) and generation_config != AUTO:
+        raise ValueError(
+            f"'generation_config' must be {AUTO!r}, a transformers.GenerationConfig or None: "
+            f"got {generation_config!r}"
+        )
     if not saved:
         check_model(model)
     parts = {name: value for name, value in options.items() if name in fields}

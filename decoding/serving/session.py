@@ -6,7 +6,7 @@ from os import PathLike
 from typing import Any, Self
 
 import attrs
-from attrs import setters, validators
+from attrs import setters
 
 from ..chat import require_chat_template
 from ..generator import Generator
@@ -27,6 +27,11 @@ class SessionFullError(ValueError):
 
 def _a_random_stream(instance: object, attribute: "attrs.Attribute[Any]", value: Any) -> None:
     stream_numbers([value], 1)
+
+
+def _a_text(instance: object, attribute: "attrs.Attribute[Any]", value: Any) -> None:
+    if value is not None and not isinstance(value, str):
+        raise TypeError(f"'{attribute.name}' must be a text: got {value!r}")
 
 
 @attrs.define(eq=False, repr=False)
@@ -66,12 +71,7 @@ class Session:
 
     server: Generator | Batcher = attrs.field(on_setattr=setters.frozen)
     parts: Any = attrs.field(default=None, kw_only=True, on_setattr=setters.frozen)
-    system: str | None = attrs.field(
-        default=None,
-        kw_only=True,
-        validator=validators.optional(validators.instance_of(str)),
-        on_setattr=setters.frozen,
-    )
+    system: str | None = attrs.field(default=None, kw_only=True, validator=_a_text, on_setattr=setters.frozen)
     random_stream: int = attrs.field(default=0, kw_only=True, validator=_a_random_stream)
 
     _source: AnswerSource = attrs.field(init=False)

@@ -23,7 +23,9 @@ def require_rows(n: Tensor, rows: int) -> None:
         ValueError: *n* is neither one number nor one for each of *rows* rows.
     """
     if len(n) not in (1, rows):
-        raise ValueError(f"'n' must be one number or one for each of the {rows} rows: got {len(n)}")
+        # Prompts that take turns are requests of one row each.
+        rule = f"one number or one for each of the {rows} rows" if rows > 1 else "one number for a single row"
+        raise ValueError(f"'n' must be {rule}: got {len(n)}")
 
 
 def limit_of_row(n: Tensor) -> Callable[[int], int]:

@@ -118,6 +118,12 @@ class TestFromPretrained:
         assert isinstance(generator.sampler, Greedy)
         assert [60, None] == [finish.matched for finish in generator.stop_condition.finishes]
 
+    @pytest.mark.parametrize("config", ["own", {"max_new_tokens": 3}])
+    def test_a_config_of_another_kind(self, folder: Path, config: Any) -> None:
+        """It is refused before anything is compiled."""
+        with pytest.raises(ValueError, match=r"a transformers.GenerationConfig or None: got"):
+            Generator.from_pretrained(folder, generation_config=config, **SHAPE)
+
     def test_of_a_model_in_memory(self, tiny_model: Any) -> None:
         """It has no tokenizer; ids are taken."""
         generator = Generator.from_pretrained(tiny_model("llama"), stop=MaxNewTokens(3), **SHAPE)

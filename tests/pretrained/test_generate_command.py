@@ -120,7 +120,7 @@ def test_a_model_without_a_template(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_saved_decoders(tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """They are loaded as they are, with their tokenizer; what they have cannot be changed."""
+    """They are loaded as they are, with their tokenizer; what they have may be repeated, not changed."""
     widths = {"widths": (1, 5, 32), "scored_width": 5, "max_length": 128}
     compile_decoder(DRAFT, target="eager", dtype="float64", **widths).save(tmp_path / "saved")
     saved = {"model": tmp_path / "saved"}
@@ -128,8 +128,12 @@ def test_saved_decoders(tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[st
 
     assert expected == run(capsys, "--prompt", PROMPT, **saved)[1]
     assert expected == run(capsys, "--prompt", PROMPT, "--draft", "suffix", **saved)[1]
+    same = ["--target", "eager", "--dtype", "float64", "--max-length", "128", "--widths", "1", "5", "32"]
+    assert expected == run(capsys, "--prompt", PROMPT, *same, **saved)[1]
+    assert expected == run(capsys, "--prompt", PROMPT, "--target", "auto", **saved)[1]
     for flags, message in [
-        (["--dtype", "float32"], "--dtype cannot be changed: --model"),
+        (["--dtype", "float32"], "saved decoder with float64"),
+        (["--threads", "1"], "--threads cannot be changed: --model"),
         (["--max-length", "64"], "--max-length cannot be changed: --model"),
         (["--temp", "1", "--num-samples", "2"], "--num-samples must be at most 1, the rows of --model"),
         (["--draft", "lookup", "--num-draft-tokens", "7"], "score at least 8 columns: --model"),
