@@ -2,8 +2,8 @@
 Requests in the form of OpenAI's chat completions.
 
 The fields are those of the `API reference
-<https://platform.openai.com/docs/api-reference/chat/create>`_ that a decoder can honour. Labels, which have no
-effect on an answer, are ignored; every other field is refused by name.
+<https://platform.openai.com/docs/api-reference/chat/create>`_ that a decoder can honour. Labels, which have
+no effect on an answer, are ignored; every other field is refused by name.
 """
 
 import json
