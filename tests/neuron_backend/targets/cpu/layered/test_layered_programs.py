@@ -10,6 +10,7 @@ from transformers import AutoModelForCausalLM, Gemma3TextConfig, LlamaConfig
 from decodekit.neuron_backend import compile_decoder
 from decodekit.neuron_backend.models.fused_projections import fuse_projections
 from decodekit.neuron_backend.quantization.quantized import quantize
+from decodekit.neuron_backend.quantization.quantized_matmul import arrange_for_kernels
 from decodekit.neuron_backend.static_decoder import StaticDecoder
 from decodekit.neuron_backend.targets.compiler_cache import private_compiler_cache
 from decodekit.neuron_backend.targets.cpu import aoti, program_objects
@@ -43,6 +44,7 @@ def both(model, width, max_length=128):
     decoders = [StaticDecoder(model, batch_size=2, max_length=max_length, widths=(width,)) for _ in range(2)]
     dtype = decoders[0].step.model.dtype
     for decoder in decoders:
+        arrange_for_kernels(decoder.step.model)
         decoder.step.fused = fuse_projections(decoder.step.model)
     first, second = decoders
     kernels = library(dtype)
