@@ -93,18 +93,23 @@ def build(kind: Kind, dtype: torch.dtype, folder: Path) -> Path:
 
         folder: Where the program is written.
     """
+    target = folder / "driver"
+    sanitizers = SANITIZERS if kind.sanitized else ()
+    subprocess.run([*command_line(kind, dtype, HERE / "driver.cpp", target), *sanitizers], check=True)
+    return target
+
+
+def command_line(kind: Kind, dtype: torch.dtype, source: Path, target: Path) -> list[str]:
+    """The command that compiles and links *source*, without sanitizers."""
     from torch._inductor.cpp_builder import CppBuilder
 
     options = compiler_options(dtype, portable=kind.portable, tiled=kind.tiled)
-    command = CppBuilder("driver", [str(HERE / "driver.cpp")], options, str(folder)).get_command_line()
+    command = CppBuilder(target.stem, [str(source)], options, str(target.parent)).get_command_line()
     compile_only = shlex.split(command)
     compile_only.remove("-c")
-    target = folder / "driver"
     compile_only[compile_only.index("-o") + 1] = str(target)
-    flags = [*kind.flags, *(SANITIZERS if kind.sanitized else ())]
     # Warnings are of the compiler's own headers.
-    subprocess.run([*compile_only, f"-I{SOURCE.parent}", "-w", "-Wno-psabi", *flags], check=True)
-    return target
+    return [*compile_only, f"-I{SOURCE.parent}", "-w", "-Wno-psabi", *kind.flags]
 
 
 def has_sanitizers(folder: Path) -> bool:

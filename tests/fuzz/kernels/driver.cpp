@@ -67,7 +67,7 @@ void call_functions(Operation operation, const Tensors& of, const Scoring& scori
       decodekit_float_gemm(rows, at(0), at(1), y, size(1, 0), size(1, 1));
       return;
     case INT8:
-      decodekit_int8_gemm(rows, at(0), at(1), at(2), y, size(1, 0), size(1, 1));
+      decodekit_int8_gemm(rows, at(0), at(1), at(2), y, size(2, 0), size(0, 1));
       return;
     case INT4:
       decodekit_int4_gemm(rows, at(0), at(1), at(2), y, size(1, 0), size(1, 1));

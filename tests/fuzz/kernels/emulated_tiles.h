@@ -69,6 +69,17 @@ inline void multiply(int to, int a, int b, F product) {
     }
 }
 
+// Of A in rows by B in columns; sums wrap around.
+template <class A, class B>
+inline void multiply_integers(int to, int a, int b) {
+  multiply<uint32_t>(to, a, b, [](const auto& left, const auto& right, int row, int column, int k) {
+    int32_t sum = 0;
+    for (int i = 0; i < 4; ++i)
+      sum += left.template at<A>(row, 4 * k + i) * right.template at<B>(k, 4 * column + i);
+    return static_cast<uint32_t>(sum);
+  });
+}
+
 }  // namespace emulated
 
 inline void _tile_loadconfig(const void* from) {
@@ -99,14 +110,9 @@ inline void _tile_stored(int index, void* to, int64_t stride) {
     std::memcpy(static_cast<char*>(to) + row * stride, from.of[row], from.bytes);
 }
 
-inline void _tile_dpbssd(int to, int a, int b) {
-  emulated::multiply<int32_t>(to, a, b, [](const auto& left, const auto& right, int row, int column, int k) {
-    int32_t sum = 0;
-    for (int i = 0; i < 4; ++i)
-      sum += left.template at<int8_t>(row, 4 * k + i) * right.template at<int8_t>(k, 4 * column + i);
-    return sum;
-  });
-}
+inline void _tile_dpbssd(int to, int a, int b) { emulated::multiply_integers<int8_t, int8_t>(to, a, b); }
+
+inline void _tile_dpbsud(int to, int a, int b) { emulated::multiply_integers<int8_t, uint8_t>(to, a, b); }
 
 inline void _tile_dpbf16ps(int to, int a, int b) {
   emulated::multiply<float>(to, a, b, [](const auto& left, const auto& right, int row, int column, int k) {

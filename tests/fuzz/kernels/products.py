@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from decodekit.neuron_backend.quantization.int4_linear import BLOCK, GROUP, Int4Linear
+from decodekit.neuron_backend.quantization.int8_blocks import to_blocks
 
 from ...int8_split import split_product
 from .case import ROUNDING, Case
@@ -66,7 +67,7 @@ def int8_product(dice: random.Random, dtype: torch.dtype, rows: Sequence[int]) -
     scale = (normal(dice, outputs) / 50).to(dtype)
     weight = quantized.double() * scale.double()[:, None]
     same = split_product(x, quantized, scale)
-    return product(dice, Operation.INT8, [x, quantized, scale], weight, outputs, same)
+    return product(dice, Operation.INT8, [x, to_blocks(quantized), scale], weight, outputs, same)
 
 
 def int4_product(dice: random.Random, dtype: torch.dtype, rows: Sequence[int]) -> Case:

@@ -23,18 +23,19 @@
 
 namespace decodekit {
 
-constexpr int TILE_BYTES = 64;
+// Bytes of a row of a tile.
+constexpr int TILE_ROW = 64;
 
 // Whether weights of that size consist of whole tiles, two at a time.
 inline bool in_float_tiles(int64_t out, int64_t in) {
-  return out >= 2 * TILE && in * sizeof(c10::BFloat16) % TILE_BYTES == 0 && has_tiles();
+  return out >= 2 * TILE && in * sizeof(c10::BFloat16) % TILE_ROW == 0 && has_tiles();
 }
 
 // Tiles 0 to 3 hold sums, 4 and 5 weights, 6 and 7 inputs of COLUMNS rows.
 template <int COLUMNS>
 inline constexpr TileSizes WEIGHT_TILES({
     {TILE, COLUMNS * 4}, {TILE, COLUMNS * 4}, {TILE, COLUMNS * 4}, {TILE, COLUMNS * 4},
-    {TILE, TILE_BYTES},  {TILE, TILE_BYTES},  {TILE, COLUMNS * 4}, {TILE, COLUMNS * 4},
+    {TILE, TILE_ROW},  {TILE, TILE_ROW},  {TILE, COLUMNS * 4}, {TILE, COLUMNS * 4},
 });
 
 // Calls finish(n, first, count, sums) with sums [count][TILE] for every run of TILE outputs from n on and every
@@ -47,7 +48,7 @@ void tile_sums_of(
     int64_t parts, int64_t rows, const c10::BFloat16* x, const c10::BFloat16* weights, int64_t out, int64_t in,
     bool in_threads, F finish) {
   constexpr int64_t LAID = TILE * COLUMNS * 4;
-  const int64_t bytes = in * sizeof *weights, blocks = bytes / TILE_BYTES, pairs = (out + 2 * TILE - 1) / (2 * TILE);
+  const int64_t bytes = in * sizeof *weights, blocks = bytes / TILE_ROW, pairs = (out + 2 * TILE - 1) / (2 * TILE);
   // Inputs in groups of four bytes, the rows' groups adjacent.
   static thread_local std::vector<char> laid;
   laid.assign(parts * blocks * LAID, 0);
@@ -73,14 +74,14 @@ void tile_sums_of(
         _tile_zero(3);
         for (int64_t block = 0; block < blocks; block += 2) {
           _tile_loadd(6, by + block * LAID, COLUMNS * 4);
-          _tile_loadd(4, first + block * TILE_BYTES, bytes);
-          _tile_loadd(5, second + block * TILE_BYTES, bytes);
+          _tile_loadd(4, first + block * TILE_ROW, bytes);
+          _tile_loadd(5, second + block * TILE_ROW, bytes);
           _tile_dpbf16ps(0, 4, 6);
           _tile_dpbf16ps(1, 5, 6);
           if (block + 1 == blocks) break;
           _tile_loadd(7, by + (block + 1) * LAID, COLUMNS * 4);
-          _tile_loadd(4, first + (block + 1) * TILE_BYTES, bytes);
-          _tile_loadd(5, second + (block + 1) * TILE_BYTES, bytes);
+          _tile_loadd(4, first + (block + 1) * TILE_ROW, bytes);
+          _tile_loadd(5, second + (block + 1) * TILE_ROW, bytes);
           _tile_dpbf16ps(2, 4, 7);
           _tile_dpbf16ps(3, 5, 7);
         }

@@ -28,7 +28,7 @@ inline constexpr TileSizes INT8_TILES({
 // terms is [count][in], followed by a whole tile; `shares` are subtracted from the sums of each.
 template <int COUNT, class F>
 void int8_tile_sums(
-    int64_t count, const int8_t* terms, const int32_t* shares, int64_t in, const uint8_t* weights, int64_t blocks,
+    int64_t count, const int8_t* terms, const uint32_t* shares, int64_t in, const uint8_t* weights, int64_t blocks,
     bool in_threads, F finish) {
   constexpr int64_t TILE_BYTES = TILE * LINE;
   const int64_t steps = in / LINE, pairs = (blocks + 1) / 2;
@@ -67,7 +67,8 @@ void int8_tile_sums(
         _tile_stored(3, sums[3], LINE);
         for (int side = 0; side < 2; ++side) {
           for (int64_t term = 0; term < std::min<int64_t>(COUNT, count - first); ++term)
-            for (int n = 0; n < LANES; ++n) sums[side][term][n] += sums[side + 2][term][n] - shares[first + term];
+            for (int n = 0; n < LANES; ++n)
+              sums[side][term][n] = uint32_t(sums[side][term][n]) + sums[side + 2][term][n] - shares[first + term];
           finish(block + side, first, sums[side]);
         }
       }

@@ -14,13 +14,13 @@
 namespace decodekit {
 
 // The shares of `count` terms in OFFSET, terms being [count][in].
-inline void sum_terms(int64_t count, const int8_t* terms, int64_t in, int32_t* shares) {
+inline void sum_terms(int64_t count, const int8_t* terms, int64_t in, uint32_t* shares) {
   for (int64_t term = 0; term < count; ++term) {
     int32_t sum = 0;
 #pragma omp simd reduction(+ : sum)
     for (int64_t k = 0; k < in; ++k) sum += terms[term * in + k];
     // Exact modulo 2^32, as the sums that it is subtracted from.
-    shares[term] = static_cast<int32_t>(static_cast<uint32_t>(sum) * OFFSET);
+    shares[term] = static_cast<uint32_t>(sum) * OFFSET;
   }
 }
 
@@ -62,7 +62,7 @@ struct BlockScales {
 template <class T>
 void int8_gemm(int64_t rows, const T* x, const uint8_t* weights, const T* scale, T* y, int64_t out, int64_t in) {
   static thread_local Int8Split split;
-  static thread_local std::vector<int32_t> kept_shares;
+  static thread_local std::vector<uint32_t> kept_shares;
   static thread_local std::vector<int8_t, LineAllocator<int8_t>> kept_laid;
   constexpr int TERMS = SPLIT_TERMS<T>;
   const int64_t blocks = (out + LANES - 1) / LANES, quads = (in + QUAD - 1) / QUAD, padded = quads * QUAD;
@@ -73,7 +73,7 @@ void int8_gemm(int64_t rows, const T* x, const uint8_t* weights, const T* scale,
   // Pointers, since the thread-local vectors of other threads are empty.
   const int8_t* const terms = split.terms.data();
   const float* const largest = split.largest.data();
-  const int32_t* const shares = kept_shares.data();
+  const uint32_t* const shares = kept_shares.data();
   const bool in_threads = out * in * rows * TERMS >= WORTH_THREADS;
   // Stores `count` rows of one block from their sums.
   const auto finish = [=](int64_t block, int64_t first, int64_t count, const int32_t (*found)[LANES]) {

@@ -30,7 +30,7 @@ constexpr int TERMS_AT_ONCE = 24;
 // register in every step.
 template <std::size_t... I>
 __attribute__((noinline)) void block_sums_at(
-    const int8_t* x, const int32_t* shares, const uint8_t* weights, int64_t quads, int64_t ahead,
+    const int8_t* x, const uint32_t* shares, const uint8_t* weights, int64_t quads, int64_t ahead,
     int32_t (*found)[LANES], std::index_sequence<I...>) {
   constexpr int COUNT = sizeof...(I);
   __m512i sum[COUNT];
@@ -50,7 +50,7 @@ __attribute__((noinline)) void block_sums_at(
 
 template <int COUNT>
 inline void block_sums(
-    const int8_t* x, const int32_t* shares, const uint8_t* weights, int64_t quads, int64_t ahead,
+    const int8_t* x, const uint32_t* shares, const uint8_t* weights, int64_t quads, int64_t ahead,
     int32_t (*found)[LANES]) {
   block_sums_at(x, shares, weights, quads, ahead, found, std::make_index_sequence<COUNT>());
 }
@@ -62,7 +62,7 @@ constexpr int TERMS_AT_ONCE = 6;
 
 template <int COUNT>
 inline void block_sums(
-    const int8_t* x, const int32_t* shares, const uint8_t* weights, int64_t quads, int64_t ahead,
+    const int8_t* x, const uint32_t* shares, const uint8_t* weights, int64_t quads, int64_t ahead,
     int32_t (*found)[LANES]) {
   const __m256i low = _mm256_set1_epi16(0xff);
   __m256i sum[COUNT][2];
@@ -99,12 +99,12 @@ constexpr int TERMS_AT_ONCE = 6;
 
 template <int COUNT>
 inline void block_sums(
-    const int8_t* x, const int32_t* shares, const uint8_t* weights, int64_t quads, int64_t ahead,
+    const int8_t* x, const uint32_t* shares, const uint8_t* weights, int64_t quads, int64_t ahead,
     int32_t (*found)[LANES]) {
   using Bits = Fixed<LANES>::Bits;
   // Unsigned, since sums with OFFSET may exceed 32 bits before its share is subtracted.
   Bits sum[COUNT];
-  for (int term = 0; term < COUNT; ++term) sum[term] = Bits{} - static_cast<uint32_t>(shares[term]);
+  for (int term = 0; term < COUNT; ++term) sum[term] = Bits{} - shares[term];
   for (int64_t quad = 0; quad < quads; ++quad) {
     __builtin_prefetch(weights + quad * LINE + ahead, 0, 2);
     Bits of;

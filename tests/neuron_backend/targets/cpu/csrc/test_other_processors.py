@@ -1,7 +1,6 @@
 """Products as other processors compute them: in AMX tiles, emulated, and with AVX2."""
 
 import ctypes
-import os
 import subprocess
 from functools import cache
 from pathlib import Path
@@ -10,49 +9,37 @@ import pytest
 import torch
 from hypothesis import given, settings, strategies as st
 
-from decodekit.neuron_backend.artifacts.machine import instruction_sets
 from decodekit.neuron_backend.quantization.int4_linear import GROUP, Int4Linear
 from decodekit.neuron_backend.quantization.int8_blocks import to_blocks
 from decodekit.neuron_backend.quantization.int8_linear import Int8Linear
 from decodekit.neuron_backend.targets.cpu import aoti
 from decodekit.neuron_backend.targets.cpu.kernel_library import SOURCE, Library
 
+from .....fuzz.kernels.builds import KINDS, command_line
 from ..test_kernel_library import check_alone, check_near, numbers
 
 pytestmark = [
     pytest.mark.slow,
     pytest.mark.skipif(not aoti.has_compiler(), reason="needs a C++ compiler"),
-    pytest.mark.skipif("avx512_vnni" not in instruction_sets(), reason="these are built with AVX-512"),
 ]
 
-TORCH = Path(torch.__file__).parent
-CPP_TYPES = {torch.float32: "float", torch.bfloat16: "c10::BFloat16"}
+OTHERS = [kind for kind in KINDS if kind.name in ("emulated AMX", "AVX2")]
 
 
-TILES = ["-march=native", "-DDECODEKIT_TILED", "-DCPU_CAPABILITY=AVX512", "-DCPU_CAPABILITY_AVX512"]
-TILES += ["-include", str(Path(__file__).parent / "emulated_tiles.h")]
-FLAGS = {
-    "tiles": TILES,
-    "AVX2": ["-march=haswell", "-DCPU_CAPABILITY=AVX2", "-DCPU_CAPABILITY_AVX2"],
-}
-
-
-@pytest.fixture(scope="module", params=list(CPP_TYPES), ids=str)
+@pytest.fixture(scope="module", params=[torch.float32, torch.bfloat16], ids=str)
 def dtype(request):
     """Of inputs."""
     return request.param
 
 
-@pytest.fixture(scope="module", params=list(FLAGS))
+@pytest.fixture(scope="module", params=OTHERS, ids=lambda kind: kind.name)
 def kernels(request, dtype, tmp_path_factory):
     """Those of another processor, which this one can run."""
+    if missing := request.param.missing():
+        pytest.skip(f"this CPU has no {', '.join(sorted(missing))}")
     made = tmp_path_factory.mktemp("kernels") / "kernels.so"
-    flags = ["-std=c++20", "-O2", "-ffp-contract=off", "-fopenmp", "-fPIC", "-shared", "-w"]
-    includes = [f"-I{TORCH / path}" for path in ("include", "include/torch/csrc/api/include")]
-    libraries = [f"-L{TORCH / 'lib'}", "-ltorch_cpu", "-lc10"]
-    flags += [*FLAGS[request.param], f"-DDECODEKIT_NUMBER={CPP_TYPES[dtype]}"]
-    command = [os.environ.get("CXX", "g++"), *flags, *includes, str(SOURCE), "-o", str(made), *libraries]
-    subprocess.run(command, check=True)
+    linked = ["-shared", "-fPIC", f"-L{Path(torch.__file__).parent / 'lib'}", "-ltorch_cpu", "-lc10"]
+    subprocess.run([*command_line(request.param, dtype, SOURCE, made), *linked], check=True)
     return Library(made, dtype, ctypes.CDLL(str(made)))
 
 
