@@ -14,7 +14,7 @@ def reason_not_to_share(parts: Parts, decoder: AnyDecoder) -> str | None:
     >>> from decodekit.testing import ScriptedDecoder
     >>> import torch
     >>> reason_not_to_share(Parts(stop=MaxNewTokens([3, 5])), ScriptedDecoder(torch.eye(5)))
-    "'n' must be one number for a single row: got 2"
+    "'n' must be one number in a request of one row, not one for each row: got 2"
     """
     if runs_in_lockstep(decoder):
         return "the decoder runs in lockstep with other processes"

@@ -24,8 +24,9 @@ def require_rows(n: Tensor, rows: int) -> None:
     """
     if len(n) not in (1, rows):
         # Prompts that take turns are requests of one row each.
-        rule = f"one number or one for each of the {rows} rows" if rows > 1 else "one number for a single row"
-        raise ValueError(f"'n' must be {rule}: got {len(n)}")
+        alone = "in a request of one row, not one for each row"
+        rule = f"or one for each of the {rows} rows" if rows > 1 else alone
+        raise ValueError(f"'n' must be one number {rule}: got {len(n)}")
 
 
 def limit_of_row(n: Tensor) -> Callable[[int], int]:

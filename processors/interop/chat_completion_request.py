@@ -2,8 +2,8 @@
 Requests in the form of OpenAI's chat completions.
 
 The fields are those of the `API reference
-<https://platform.openai.com/docs/api-reference/chat/create>`_ that a decoder can honour. Labels, which have
-no effect on an answer, are ignored; every other field is refused by name.
+<https://platform.openai.com/docs/api-reference/chat/create>`_ that a decoder can honour. Every other field
+is refused by name.
 """
 
 import json
@@ -39,10 +39,6 @@ def _flag() -> Any:
 
 def _object() -> Any:
     return attrs.field(default=None, validator=validators.optional(rule(validators.instance_of(Mapping))))
-
-
-_LABELS = frozenset({"metadata", "prompt_cache_key", "safety_identifier", "user"})
-"""Fields that tell a provider whose a request is."""
 
 
 @attrs.frozen(eq=False, kw_only=True)
@@ -95,9 +91,9 @@ class ChatCompletionRequest:
         if not isinstance(body, Mapping):
             raise InvalidRequestError("the body must be a JSON object")
         fields = attrs.fields_dict(cls)
-        if unknown := sorted(body.keys() - fields.keys() - _LABELS):
+        if unknown := sorted(body.keys() - fields.keys()):
             raise InvalidRequestError(f"'{unknown[0]}' is not supported", unknown[0])
-        given = {name: body[name] for name in fields if body.get(name) is not None}
+        given = {name: value for name, value in body.items() if value is not None}
         for name, field in fields.items():
             if field.default is attrs.NOTHING and name not in given:
                 raise InvalidRequestError(f"'{name}' must be given", name)

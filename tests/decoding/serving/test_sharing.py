@@ -51,7 +51,7 @@ def test_what_can_be_shared(parts: dict[str, Any]) -> None:
             "Temperature has a value for each row",
         ),
         ({"processors": TopK(3) | TopK([1, 2]), "sampler": Sample(1)}, "TopK has a value for each row"),
-        ({"stop": MaxNewTokens([1, 2])}, "'n' must be one number for a single row"),
+        ({"stop": MaxNewTokens([1, 2])}, "'n' must be one number in a request of one row, not one for each"),
         (
             {"drafter": DraftTree(decoder(tree_widths=(4,)), Tree.comb(2, 1))},
             "DraftTree proposes draft trees",

@@ -32,5 +32,7 @@ class TestMaxNewTokens:
         """Two limits for three rows are refused."""
         with pytest.raises(ValueError, match="one for each of the 3 rows: got 2"):
             codes(MaxNewTokens([1, 2]), [[9, 1]] * 3)
-        with pytest.raises(ValueError, match="'n' must be one number for a single row: got 2"):
+        with pytest.raises(
+            ValueError, match="'n' must be one number in a request of one row, not one for each row: got 2"
+        ):
             codes(MaxNewTokens([1, 2]), [[9, 1]])

@@ -59,15 +59,6 @@ class TestFields:
 
         assert expected is request.include_usage
 
-    def test_labels_are_ignored(self) -> None:
-        """Whose a request is has no effect on its answer; what has one is refused by name."""
-        labels = {"user": "me", "metadata": {"a": "b"}, "safety_identifier": "x", "prompt_cache_key": "y"}
-        labelled, plain = ChatCompletionRequest.of({**BODY, **labels}), ChatCompletionRequest.of(BODY)
-
-        assert [getattr(plain, name) for name in FIELDS] == [getattr(labelled, name) for name in FIELDS]
-        with pytest.raises(InvalidRequestError, match="'store' is not supported"):
-            ChatCompletionRequest.of({**BODY, **labels, "store": True})
-
     @pytest.mark.parametrize("missing", ["model", "messages"])
     def test_a_missing_field(self, missing: str) -> None:
         """It is named."""
