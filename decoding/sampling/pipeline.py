@@ -1,5 +1,6 @@
 """The sampling pipeline: a chain of processors and a sampler."""
 
+import contextlib
 from collections.abc import Sequence
 from typing import Any
 
@@ -15,6 +16,7 @@ from ..protocols import NO_TOKEN_LEFT, NUMERIC_OVERFLOW, Finish, Processor, Samp
 from ..scores import Scores
 from .candidates import Candidates
 from .fast_sampler import FastSampler, fast_sampler
+from .few_threads import few_threads
 from .resolved_sampler import ResolvedSampler
 from .scratch import Workspace
 from .stages import Left, Stage, check_shape, dense, run
@@ -68,6 +70,9 @@ class SamplingPipeline:
     _needed: int = attrs.field(init=False, repr=False)
     """The number of stages that affect the sample, unless the two largest logits are too close."""
 
+    _has_custom_parts: bool = attrs.field(init=False, repr=False)
+    """Whether there are parts without declarations."""
+
     fast: FastSampler | None = attrs.field(init=False, repr=False)
     """The fast path for chains that leave a few tokens; None if there is none."""
 
@@ -86,6 +91,10 @@ class SamplingPipeline:
             while needed and self._plan[needed - 1].keeps_argmax:
                 needed -= 1
         return needed
+
+    @_has_custom_parts.default
+    def _look_for_custom_parts(self) -> bool:
+        return self._resolved_sampler.may_keep or any(stage.may_keep for stage in self._plan)
 
     @fast.default
     def _fast_sampler(self) -> FastSampler | None:
@@ -111,9 +120,11 @@ class SamplingPipeline:
         Raises:
             ValueError: A part returned a wrong shape.
         """
-        if self.fast is not None and (found := self.fast(logits, history, rows)) is not None:
-            return found
-        ids, scores = self.run_stages(logits, history)
+        # Parts of others may run models of their own.
+        with contextlib.nullcontext() if self._has_custom_parts else few_threads(logits.numel()):
+            if self.fast is not None and (found := self.fast(logits, history, rows)) is not None:
+                return found
+            ids, scores = self.run_stages(logits, history)
         return ids if rows is None else _only(ids, rows), scores
 
     def run_stages(self, logits: Tensor, history: History) -> tuple[Tensor, Scores]:
