@@ -414,6 +414,20 @@ class GivesEvidence(Protocol):
         """The evidence for each row's draft, ``[batch]`` int64; 0 where there is no draft."""
 
 
+@runtime_checkable
+class ForeseesTokens(GivesEvidence, Protocol):
+    """A drafter that tells the beginning of its drafts beside its evidence, at no further cost."""
+
+    def foresee(self, history: History, budget: Tensor) -> tuple[Tensor, Tensor]:
+        """
+        The evidence for each row's draft, and the draft's first token, from which a draft length learns where
+        no draft is made.
+
+        Returns:
+            Twice ``[batch]`` int64; 0 and -1 where there is no draft.
+        """
+
+
 def takes_trees(verification: object) -> bool:
     """Whether *verification* accepts draft trees; False if undeclared."""
     return isinstance(verification, TakesTrees) and verification.takes_trees

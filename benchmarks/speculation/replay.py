@@ -15,7 +15,7 @@ import attrs
 import torch
 
 from ...decoding import History, SpeculationStep
-from ...decoding.optional_protocols import GivesEvidence, WeighsEvidence
+from ...decoding.optional_protocols import ForeseesTokens, WeighsEvidence
 from ...decoding.protocols import Drafter, DraftLength, SamplesTokens
 
 _NO_SAMPLING = cast(SamplesTokens, None)
@@ -45,7 +45,7 @@ class RecordedDraft:
     """Leading draft tokens that are those of the text."""
 
     evidence: int | None
-    """Its evidence for them; None if the drafter gives none."""
+    """Its evidence for them; None if the drafter does not tell it with their first token."""
 
     seconds: float
     """Time in the drafter's proposal."""
@@ -83,8 +83,8 @@ def recorded_drafts(drafter: Drafter, text: RecordedText, most: int) -> list[Rec
     for length in range(before + 1, len(tokens)):
         history = History(ids, torch.tensor([[length]]), prompt, stream)
         start, evidence = time.perf_counter(), None
-        if isinstance(drafter, GivesEvidence):
-            evidence = int(drafter.evidence(history, budget)[0])
+        if isinstance(drafter, ForeseesTokens):
+            evidence = int(drafter.foresee(history, budget)[0])
         between = time.perf_counter()
         proposed = drafter.propose(history, budget, _NO_SAMPLING)
         end = time.perf_counter()
@@ -136,7 +136,11 @@ def replay(
         drafting += draft.seconds if allowed else 0.0
         drafted, accepted = min(allowed, draft.drafted), min(allowed, draft.agreed)
         forward = next(each for width, each in forward_seconds.items() if width > drafted)
-        step = SpeculationStep(allowed, (drafted,), (accepted,), drafting, forward, other_seconds, evidence)
+        # The first draft token is told with the evidence.
+        foreseen = None if evidence is None else (draft.agreed > 0,)
+        step = SpeculationStep(
+            allowed, (drafted,), (accepted,), drafting, forward, other_seconds, evidence, foreseen
+        )
         if not isinstance(length, int):
             length.learn(step)
         steps.append(step)

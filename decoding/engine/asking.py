@@ -85,6 +85,9 @@ class _Candidate:
     evidence: tuple[int, ...] | None
     """The drafter's evidence for each of them; None if the length does not depend on it."""
 
+    first_tokens: tuple[int, ...] | None
+    """The token that a draft for each of them begins with; None if the drafter does not tell it."""
+
 
 def _candidate(request: ActiveRequest, now: History, timers: Timers) -> _Candidate | None:
     """*request* with its drafter's evidence; None without a drafter, or before the first token."""
@@ -98,11 +101,11 @@ def _candidate(request: ActiveRequest, now: History, timers: Timers) -> _Candida
         rows, request.begun = [row for row in rows if begun[row]], all(begun)
     if not rows:
         return None
-    evidence = None
+    evidence = first_tokens = None
     if drafting.weighs_evidence:
         with timers.phase("draft"), torch.no_grad():
-            evidence = drafting.evidence(now, [request.rows.start + row for row in rows])
-    return _Candidate(request, drafting, rows, evidence)
+            evidence, first_tokens = drafting.evidence(now, [request.rows.start + row for row in rows])
+    return _Candidate(request, drafting, rows, evidence, first_tokens)
 
 
 def _decoding_rows(requests: Sequence[ActiveRequest], now: History) -> int:
@@ -131,7 +134,13 @@ def _questions(
         (
             one.request,
             one.drafting,
-            Asked(allowed, one.rows, one.request.empty_draft, None if evidence is None else one.evidence),
+            Asked(
+                allowed,
+                one.rows,
+                one.request.empty_draft,
+                None if evidence is None else one.evidence,
+                None if evidence is None else one.first_tokens,
+            ),
         )
         for one in group
     ]

@@ -1,6 +1,6 @@
 """Drafting: what one request asks of its drafter, and the draft that fits."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import cast
 
 import attrs
@@ -8,7 +8,13 @@ import torch
 from torch import Tensor
 
 from ..history import History
-from ..optional_protocols import GivesEvidence, WeighsEvidence, compares_scores, takes_trees
+from ..optional_protocols import (
+    ForeseesTokens,
+    GivesEvidence,
+    WeighsEvidence,
+    compares_scores,
+    takes_trees,
+)
 from ..protocols import DecoderShape, Draft, Drafter, DraftLength, SpeculationStep, Verification
 from ..sampling.pipeline import SamplingPipeline
 from ..trees import draft_depths, pruned, tokens_ahead
@@ -31,6 +37,9 @@ class Asked:
     evidence: tuple[int, ...] | None = None
     """The drafter's evidence for each of *rows*; None if the length does not depend on it."""
 
+    first_tokens: tuple[int, ...] | None = None
+    """The token that a draft for each of *rows* begins with, -1 for none; None if the drafter tells none."""
+
 
 @attrs.frozen(eq=False)
 class Drafting:
@@ -51,6 +60,8 @@ class Drafting:
     _takes_trees: bool = attrs.field(init=False, repr=False)
     _compares_scores: bool = attrs.field(init=False, repr=False)
 
+    _foresees: bool = attrs.field(init=False, repr=False)
+
     weighs_evidence: bool = attrs.field(init=False, repr=False)
     """Whether the draft length depends on the drafter's evidence."""
 
@@ -62,17 +73,30 @@ class Drafting:
     def _resolve_comparison(self) -> bool:
         return compares_scores(self.verification)
 
+    @_foresees.default
+    def _resolve_foresight(self) -> bool:
+        return isinstance(self.drafter, ForeseesTokens)
+
     @weighs_evidence.default
     def _resolve_evidence(self) -> bool:
         return isinstance(self.length, WeighsEvidence) and isinstance(self.drafter, GivesEvidence)
 
-    def evidence(self, now: History, rows: Sequence[int]) -> tuple[int, ...]:
-        """The evidence for drafts in *rows* of the table *now*, if the length weighs it."""
+    def evidence(self, now: History, rows: Sequence[int]) -> tuple[tuple[int, ...], tuple[int, ...] | None]:
+        """
+        The evidence for drafts in *rows* of the table *now*, if the length weighs it, and their first tokens.
+
+        The latter are None if the drafter does not tell them.
+        """
         most = cast(DraftLength, self.length).most
         budget = torch.tensor([most if row in rows else 0 for row in range(len(now.length))])
         # A copy, so that a drafter cannot change the loop's lengths.
-        found = cast(GivesEvidence, self.drafter).evidence(now.at(now.length.clone()), budget).tolist()
-        return tuple(found[row] for row in rows)
+        shown = now.at(now.length.clone())
+        if not self._foresees:
+            found = cast(GivesEvidence, self.drafter).evidence(shown, budget).tolist()
+            return tuple(found[row] for row in rows), None
+        both = (each.tolist() for each in cast(ForeseesTokens, self.drafter).foresee(shown, budget))
+        found, tokens = both
+        return tuple(found[row] for row in rows), tuple(tokens[row] for row in rows)
 
     def allowed(self, rows: int, evidence: tuple[int, ...] | None = None) -> int:
         """The draft length for each of *rows* rows, whose drafts have this *evidence*."""
@@ -130,25 +154,49 @@ class StepOutcome:
     drafted: list[int] = attrs.field(factory=list)
     accepted: list[int] = attrs.field(factory=list)
     evidence: list[int] | None = None
+    foreseen: list[bool] | None = None
 
-    def add(self, asked: Asked, accepted: Sequence[int]) -> None:
-        """Add the rows of one request, of which so many draft tokens were *accepted* each."""
+    def add(self, asked: Asked, accepted: Sequence[int], tokens: Mapping[int, Sequence[int]]) -> None:
+        """
+        Add the rows of one request.
+
+        Args:
+            asked: What was asked for them.
+
+            accepted: The accepted draft tokens of each row.
+
+            tokens: Their new tokens, by row.
+        """
         ahead = tokens_ahead(asked.draft).tolist() if asked.draft.ids.shape[1] else [0] * len(accepted)
         self.allowed = max(self.allowed, asked.allowed)
         self.drafted += [ahead[row] for row in asked.rows]
         self.accepted += [accepted[row] for row in asked.rows]
         if asked.evidence is not None:
             self.evidence = [*(self.evidence or []), *asked.evidence]
+        if asked.first_tokens is not None:
+            begun = [
+                tokens[row][:1] == (first,) for row, first in zip(asked.rows, asked.first_tokens, strict=True)
+            ]
+            self.foreseen = [*(self.foreseen or []), *begun]
 
     def learn(self, longest: int, **seconds: float) -> None:
         """Report it, where *longest* is the longest draft of the step."""
-        drafted, accepted, evidence = self.drafted, self.accepted, None
+        drafted, accepted, evidence, foreseen = self.drafted, self.accepted, None, None
         if self.evidence is not None:
             idle = [0] * self.bystanders
             drafted, accepted, evidence = drafted + idle, accepted + idle, (*self.evidence, *idle)
+            # Drafters that share a policy may tell different things.
+            if self.foreseen is not None and len(self.foreseen) == len(self.evidence):
+                foreseen = (*self.foreseen, *map(bool, idle))
         self.policy.learn(
             SpeculationStep(
-                self.allowed, tuple(drafted), tuple(accepted), evidence=evidence, longest=longest, **seconds
+                self.allowed,
+                tuple(drafted),
+                tuple(accepted),
+                evidence=evidence,
+                foreseen=foreseen,
+                longest=longest,
+                **seconds,
             )
         )
 

@@ -4,7 +4,7 @@ import torch
 from torch import Tensor
 
 from ..history import History
-from ..optional_protocols import ChecksTarget, GivesEvidence, GrowsTrees
+from ..optional_protocols import ChecksTarget, ForeseesTokens, GivesEvidence, GrowsTrees
 from ..protocols import DecoderShape, Draft, Drafter
 from ..sampling.pipeline import SamplingPipeline
 from ..sampling.sample import Sample
@@ -30,7 +30,8 @@ def check_drafter(
     idle, and a row begins another text. Each proposal must be a :class:`~..protocols.Draft` of at most the
     allowed draft tokens, all ids of the vocabulary up to -1, and must leave the history and the budget alone.
     A drafter that gives evidence (:class:`~..optional_protocols.GivesEvidence`) declares that it is a
-    function of the history: it must propose the same again, whatever its neighbours are.
+    function of the history: it must propose the same again, whatever its neighbours are. The tokens that it
+    foresees (:class:`~..optional_protocols.ForeseesTokens`) are its drafts' first.
 
     Args:
         drafter: Any drafter, whose own decoder, if any, has *batch_size* rows.
@@ -169,6 +170,8 @@ class _Trial:
                 bool(strength) or not kept,
                 f"evidence must be 0 only where there is no draft, row {row}: {fed}; {came}",
             )
+        if isinstance(self.drafter, ForeseesTokens):
+            self.compare_foresight(self.drafter, history, budget, draft)
         again = self.propose(history, budget, draft_scores)
         self.same(rule, history, draft, again, list(range(len(budget))))
         for row in range(len(budget)):
@@ -182,6 +185,22 @@ class _Trial:
             beside = _history(texts, prompt, history.ids.shape[-1])
             other_draft = self.propose(beside, budget, draft_scores)
             self.same(f"{rule} of a row, not of its neighbours", history, draft, other_draft, [row])
+
+    def compare_foresight(
+        self, drafter: ForeseesTokens, history: History, budget: Tensor, draft: Draft
+    ) -> None:
+        """Require that what *drafter* foresees are its evidence and the first tokens of *draft*."""
+        evidence, first_tokens = drafter.foresee(history, budget)
+        expected = [(_kept(draft, row) or [-1])[0] for row in range(len(budget))]
+        came = f"fed budgets {budget.tolist()}; came {evidence.tolist()} and {first_tokens.tolist()}"
+        require(
+            evidence.tolist() == drafter.evidence(history, budget).tolist(),
+            f"a drafter must foresee with the evidence that it gives: {came}",
+        )
+        require(
+            first_tokens.tolist() == expected,
+            f"a drafter must foresee the first tokens of its drafts, {expected}: {came}",
+        )
 
     def same(self, rule: str, history: History, expected: Draft, came: Draft, rows: list[int]) -> None:
         """Require equal chains in *rows*."""

@@ -41,7 +41,7 @@ class AdaptiveLength:
     A drafter that gives evidence for its drafts, such as a lookup its match lengths
     (:class:`~decodekit.decoding.optional_protocols.GivesEvidence`), is asked for it in every step, and
     acceptance is learned by its strength (:class:`.evidence_length.EvidenceLength`, which bounds the loss to
-    1.25 steps of plain decoding and 0.75 % of the steps). So long matches are drafted from while short ones
+    1.25 steps of plain decoding and 0.25 % of the steps). So long matches are drafted from while short ones
     are left, and a text that begins to repeat itself is noticed at once.
 
     Of other drafters the loss is bounded too. A length is not used while it could lose more than

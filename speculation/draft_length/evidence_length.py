@@ -11,8 +11,11 @@ from .step_seconds import Price
 ALLOWANCE = 1.25
 """What drafts may lose at first, in steps of plain decoding: 2 % of 64 tokens."""
 
-SHARE = 0.0075
+SHARE = 0.0025
 """What each step adds to it."""
+
+_CAUTION = 2.5
+"""How many times its price a draft must promise while the balance is the first one."""
 
 _MOST_GAINS = 4
 """Limit of the balance that gains fill, in allowances."""
@@ -29,11 +32,12 @@ class EvidenceLength:
     The balance, in steps of plain decoding, starts with :data:`ALLOWANCE`; each step adds :data:`SHARE` and
     its accepted draft tokens a row, and takes the price of its draft. A length is chosen only if the balance
     pays its price, even if nothing is accepted. So *n* steps lose at most ``ALLOWANCE + n * SHARE`` against
-    plain decoding, at the expected prices (a width's first use may cost more than expected). After gains
-    up to four allowances may be lost again.
+    plain decoding, at the expected prices. After gains up to four allowances may be lost again.
 
-    A draft must promise its price times ``ALLOWANCE / balance``, if that is more than once: the less is left,
-    the stronger the evidence that it is kept for.
+    A draft must also promise its price times ``2.5 * ALLOWANCE / balance``: the less is left, the stronger
+    the evidence that it is kept for. Of these lengths the one of the most tokens a second is chosen.
+
+    Where the drafter tells the first token of a draft that is not made, its acceptance is learned for free.
     """
 
     memory: float
@@ -64,16 +68,20 @@ class EvidenceLength:
             return 0
         self._prices = prices
         gains = [each / len(evidence) for each in self._rates.accepted(evidence, len(prices) - 1)]
-        lengths = [k for k, price in enumerate(prices) if not k or price.least <= self.balance]
-        # The length of the most tokens a second has the most tokens less their time at that rate.
-        rate = max((1 + gains[k]) / (1 + prices[k].expected) for k in lengths)
-        worth = max(rate, ALLOWANCE / max(self.balance, _LEAST_BALANCE))
-        return max(lengths, key=lambda k: gains[k] - worth * prices[k].expected)
+        caution = _CAUTION * ALLOWANCE / max(self.balance, _LEAST_BALANCE)
+        lengths = [
+            k
+            for k, price in enumerate(prices)
+            if not k or (price.least <= self.balance and gains[k] >= caution * price.least)
+        ]
+        return max(lengths, key=lambda k: (1 + gains[k]) / (1 + prices[k].expected))
 
     def learn(self, outcome: SpeculationStep) -> None:
         """Account for a step at the price that was expected, since its measured time may be an outlier."""
         self.balance += SHARE
-        if outcome.allowed:
+        if not outcome.allowed:
+            self._rates.learn_foreseen(outcome)
+        else:
             self._rates.learn(outcome)
             gain = sum(outcome.accepted) / len(outcome.accepted)
             self.balance += gain - self._prices[max(outcome.drafted)].expected

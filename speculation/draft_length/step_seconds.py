@@ -3,6 +3,7 @@
 import bisect
 import time
 import weakref
+from collections.abc import Iterable
 
 import attrs
 import torch
@@ -34,6 +35,9 @@ _OUTLIER = 4.0
 
 _ORIGIN = 0.1
 """Weight of the origin (no draft tokens, no time), in measurements of one draft token."""
+
+_MOST_ATTENTION = 0.1
+"""Upper limit of the time that a column attends to its text, in idle forwards of the narrowest width."""
 
 
 @attrs.frozen
@@ -129,18 +133,49 @@ class FittedLine:
 
 
 @attrs.define(eq=False)
+class LearnedSeconds:
+    """
+    Seconds of some work, learned from measurements.
+
+    Outliers are clipped, so that a slow one changes little.
+    """
+
+    seconds: float
+    """Initially a first estimate or measurement."""
+
+    seen: int = 0
+    """Number of measurements."""
+
+    def learn(self, measured: float) -> float:
+        """Add a measurement; return its ratio to what was expected, clipped."""
+        # The clock's resolution may give 0.
+        measured = max(measured, 1e-9)
+        if self.seen < _NEW and measured < self.seconds / _MAX_RATIO:
+            # Interruptions only add.
+            self.seconds = measured
+        ratio = min(max(measured / self.seconds, 1 / _MAX_RATIO), _MAX_RATIO)
+        self.seconds *= ratio**_LEARNING_RATE
+        self.seen += 1
+        return ratio
+
+
+@attrs.define(eq=False)
 class StepSeconds:
     """
     Seconds of a speculation step, learned from past steps.
 
-    Outliers are clipped, so that one slow step changes little.
+    Forwards and the rest, such as sampling, are learned apart: so a width that was not used yet has its
+    forward's idle time and the rest of the others.
     """
 
-    _verify: dict[int, float] = attrs.field(factory=dict, init=False)
-    """By width: seconds of a step without its drafting."""
+    _idle: dict[int, float] = attrs.field(factory=dict, init=False)
+    """By width: seconds of a forward of padding."""
 
-    _seen: dict[int, int] = attrs.field(factory=dict, init=False)
-    """By width: number of forwards so far."""
+    _forward: dict[int, LearnedSeconds] = attrs.field(factory=dict, init=False)
+    """By width that was used: seconds of the target."""
+
+    _rest: dict[int, LearnedSeconds] = attrs.field(factory=dict, init=False)
+    """By width that was used: seconds of a step without target and drafting."""
 
     _widths: tuple[int, ...] = attrs.field(default=(), init=False)
     """Ascending; empty before :meth:`prepare`."""
@@ -156,26 +191,37 @@ class StepSeconds:
         widths = tuple(seconds)[-1:] if exact_width else tuple(seconds)
         # Times learned from steps are better than those of idle forwards.
         if widths != self._widths:
-            self._widths, self._seen = widths, {}
-            self._verify = {width: seconds[width] for width in widths}
+            self._widths, self._forward, self._rest = widths, {}, {}
+            self._idle = {width: seconds[width] for width in widths}
 
     def verify(self, length: int) -> float:
         """Seconds of a step without drafting, where the longest draft has *length* tokens."""
-        width = self._width(length)
-        # An unmeasured width takes the nearest one's time; without any the unit is arbitrary.
-        nearest = min(self._verify, key=lambda known: abs(known - width), default=None)
-        if nearest is None:
+        width, known = self._width(length), {*self._idle, *self._forward}
+        # A width that is not known takes the nearest one's time; without any the unit is arbitrary.
+        if not known:
             return 1.0
+        nearest = _nearest(width, known)
         # Wider forwards take at least as long. If the machine has become slower since the wider ones
         # were timed, they would look cheap, and useless drafts worth their time.
-        return max(seconds for known, seconds in self._verify.items() if known <= nearest)
+        forward = max(self._forward_seconds(each) for each in known if each <= nearest)
+        return forward + (self._rest[_nearest(width, self._rest)].seconds if self._rest else 0.0)
+
+    def _forward_seconds(self, width: int) -> float:
+        if width in self._forward:
+            return self._forward[width].seconds
+        idle, narrowest = self._idle[width], min(self._idle)
+        if narrowest not in self._forward:
+            return idle
+        # Each column attends to the text, which those of padding do not.
+        more = self._forward[narrowest].seconds - self._idle[narrowest]
+        return idle + width / narrowest * min(max(more, 0.0), _MOST_ATTENTION * self._idle[narrowest])
 
     def doubt(self, length: int) -> float:
         """By how much :meth:`verify` may be too high: a bad timing must not forbid an unused width."""
         seconds = self.verify(length)
         return (
             0.0
-            if self._seen.get(self._width(length))
+            if self._width(length) in self._forward
             else min(seconds - seconds / _DOUBT, seconds - self.verify(0))
         )
 
@@ -185,15 +231,21 @@ class StepSeconds:
         return self._draft(length) if known else _DRAFT_TOKEN_PRICE * self.verify(0) * length
 
     def evidence_prices(self, most: int) -> list[Price]:
-        """Prices of drafts of 0 to *most* tokens of a drafter with evidence, which costs next to nothing."""
+        """
+        Prices of drafts of 0 to *most* tokens of a drafter with evidence, which costs next to nothing.
+
+        Only that of the narrowest width is in doubt: drafts that gain anything pay for a look at the others.
+        """
         unit, prices = self.verify(0), [Price(0.0)]
-        verify = doubt = 0.0
-        width = None
+        narrowest, doubt = self._width(1), self.doubt(1) / unit
+        verify, width = 0.0, None
         for length in range(1, most + 1):
             if width != (width := self._width(length)):
-                verify, doubt = self.verify(length), self.doubt(length)
+                verify = self.verify(length)
             # The line is zero where no draft was timed.
-            prices.append(Price((self._draft(length) + verify) / unit - 1, doubt / unit))
+            prices.append(
+                Price((self._draft(length) + verify) / unit - 1, doubt if width == narrowest else 0.0)
+            )
         return prices
 
     def catch_up(self) -> float:
@@ -204,7 +256,7 @@ class StepSeconds:
         """Learn the times of a step, *gap* steps after the last one with a draft."""
         length = max(outcome.drafted, default=0)
         scored = length if outcome.longest is None else outcome.longest
-        self._learn_verify(self._width(scored), outcome.target_seconds + outcome.other_seconds)
+        self._learn_step(self._width(scored), outcome.target_seconds, outcome.other_seconds)
         if not outcome.allowed:
             return
         late = outcome.draft_seconds - self.draft(length)
@@ -220,24 +272,31 @@ class StepSeconds:
             return length + 1
         return self._widths[min(bisect.bisect_left(self._widths, length + 1), len(self._widths) - 1)]
 
-    def _learn_verify(self, width: int, seconds: float) -> None:
-        # The clock's resolution may give 0.
-        seconds = max(seconds, 1e-9)
-        if self._seen.get(width, 0) < _NEW and seconds < self._verify.get(width, seconds) / _MAX_RATIO:
-            # Interruptions only add.
-            self._verify[width] = seconds
-        expected = self._verify.setdefault(width, seconds)
-        ratio = min(max(seconds / expected, 1 / _MAX_RATIO), _MAX_RATIO)
-        self._seen[width] = self._seen.get(width, 0) + 1
-        # Half of the deviation is then attributed to the machine or the position, and applied to every width.
-        others = ratio ** (_LEARNING_RATE / 2) if self._seen[width] > _SETTLED else 1.0
-        for known in self._verify:
-            self._verify[known] *= ratio**_LEARNING_RATE if known == width else others
+    def _learn_step(self, width: int, target: float, rest: float) -> None:
+        if width not in self._forward:
+            expected = self._forward_seconds(width) if width in self._idle else target
+            self._forward[width] = LearnedSeconds(expected)
+        if width not in self._rest:
+            self._rest[width] = LearnedSeconds(max(rest, 1e-9))
+        forward = self._forward[width]
+        ratio = forward.learn(target)
+        self._rest[width].learn(rest)
+        if forward.seen > _SETTLED:
+            # Half of the deviation is attributed to the machine or the position, and applied to every width.
+            others = ratio ** (_LEARNING_RATE / 2)
+            for known, other in self._forward.items():
+                if known != width:
+                    other.seconds *= others
+            for known in self._idle:
+                self._idle[known] *= others
 
     def __str__(self) -> str:
         """Milliseconds by width, and of drafting."""
-        widths = ", ".join(
-            f"{1e3 * self._verify[width]:.2f} at width {width}" for width in sorted(self._verify)
-        )
+        known = sorted({*self._idle, *self._forward})
+        widths = ", ".join(f"{1e3 * self.verify(width - 1):.2f} at width {width}" for width in known)
         draft, per_token = 1e3 * self.draft(0), 1e3 * (self.draft(1) - self.draft(0))
         return f"milliseconds: {widths or 'none timed'}; draft {draft:.2f} + {per_token:.2f} a token"
+
+
+def _nearest(width: int, known: Iterable[int]) -> int:
+    return min(known, key=lambda each: abs(each - width))

@@ -1,7 +1,5 @@
 """Prompt lookup decoding."""
 
-from collections.abc import Iterator, Sequence
-
 import attrs
 import numpy as np
 import torch
@@ -11,6 +9,7 @@ from numpy.typing import NDArray
 from ...decoding.history import History
 from ...decoding.protocols import Draft, SamplesTokens
 from ...decoding.validation import a_whole_number
+from .running_texts import texts_of
 
 Ints = NDArray[np.int64]
 
@@ -43,7 +42,7 @@ class PromptLookup:
         """Propose up to *budget* tokens ``[batch]`` for each row."""
         counts = budget.tolist()
         ids = np.full((len(counts), max(counts)), -1)
-        for row, tokens in _texts(history, counts):
+        for row, tokens in texts_of(history, counts):
             follow = tokens[self._match(tokens)[1] :]
             if len(follow):
                 # What follows the copied tokens is the draft itself: it goes on periodically.
@@ -52,11 +51,17 @@ class PromptLookup:
 
     def evidence(self, history: History, budget: torch.Tensor) -> torch.Tensor:
         """Match length of each row, up to :attr:`max_ngram`, ``[batch]`` int64; 0 without a draft."""
+        return self.foresee(history, budget)[0]
+
+    def foresee(self, history: History, budget: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """The same, and the first token of each row's draft, ``[batch]`` int64; -1 without one."""
         counts = budget.tolist()
-        lengths = [0] * len(counts)
-        for row, tokens in _texts(history, counts):
-            lengths[row] = self._match(tokens)[0]
-        return torch.tensor(lengths)
+        lengths, first_tokens = [0] * len(counts), [-1] * len(counts)
+        for row, tokens in texts_of(history, counts):
+            lengths[row], start = self._match(tokens)
+            if lengths[row]:
+                first_tokens[row] = int(tokens[start])
+        return torch.tensor(lengths), torch.tensor(first_tokens)
 
     def _match(self, tokens: Ints) -> tuple[int, int]:
         """Length of the longest repeated suffix and start of its continuation; 0 and the end if none is."""
@@ -71,11 +76,3 @@ class PromptLookup:
                 break
             ends, longest = longer, n
         return (longest, int(ends[-1])) if longest >= self.min_ngram else (0, len(tokens))
-
-
-def _texts(history: History, counts: Sequence[int]) -> Iterator[tuple[int, Ints]]:
-    """The rows with a budget, and their tokens."""
-    ids, lengths = history.ids.numpy(), history.length[:, 0].tolist()
-    for row, count in enumerate(counts):
-        if count:
-            yield row, ids[row, 0, : lengths[row]]

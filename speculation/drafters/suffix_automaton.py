@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from ...decoding.history import History
 from ...decoding.protocols import Draft, SamplesTokens
 from ...decoding.validation import a_whole_number, as_list, is_iterable, is_whole
-from .running_texts import RunningTexts
+from .running_texts import RunningTexts, texts_of
 from .suffix_index import SuffixIndex
 
 Ints = NDArray[np.int64]
@@ -132,26 +132,31 @@ class SuffixAutomaton:
 
     def propose(self, history: History, budget: torch.Tensor, sample: SamplesTokens) -> Draft:
         """Propose up to *budget* tokens ``[batch]`` for each row."""
-        ids = torch.full((len(budget), int(budget.max())), -1)
-        for row, match in self._matches(history, budget).items():
-            ids[row, : len(match.follows)] = torch.tensor(match.follows, dtype=torch.int64)
-        return Draft(ids)
+        counts = budget.tolist()
+        ids = np.full((len(counts), max(counts)), -1)
+        for row, match in self._matches(history, counts).items():
+            ids[row, : len(match.follows)] = match.follows
+        return Draft(torch.from_numpy(ids))
 
     def evidence(self, history: History, budget: torch.Tensor) -> torch.Tensor:
         """Match length of each row, ``[batch]`` int64; 0 without a draft."""
-        lengths = torch.zeros_like(budget)
-        for row, match in self._matches(history, budget).items():
-            lengths[row] = match.length
-        return lengths
+        return self.foresee(history, budget)[0]
 
-    def _matches(self, history: History, budget: torch.Tensor) -> dict[int, _Match]:
-        """Matches by row."""
+    def foresee(self, history: History, budget: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """The same, and the first token of each row's draft, ``[batch]`` int64; -1 without one."""
+        counts = [min(count, 1) for count in budget.tolist()]
+        lengths, first_tokens = [0] * len(counts), [-1] * len(counts)
+        for row, match in self._matches(history, counts).items():
+            lengths[row], first_tokens[row] = match.length, match.follows[0]
+        return torch.tensor(lengths), torch.tensor(first_tokens)
+
+    def _matches(self, history: History, counts: Sequence[int]) -> dict[int, _Match]:
+        """Matches by row, and as many tokens after them."""
         matches, texts = {}, []
-        for row in budget.nonzero().flatten().tolist():
-            ids = history.before(row, 0).numpy()
+        for row, ids in texts_of(history, counts):
             text = self._texts.take(ids) or _Text()
             text.extend(ids, self._indexed_corpus)
-            match = self._longest(text, int(budget[row]))
+            match = self._longest(text, counts[row])
             if match.length >= self.min_match:
                 matches[row] = match
             texts.append(text)

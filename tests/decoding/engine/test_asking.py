@@ -84,6 +84,33 @@ class TestAsk:
             policy.heard[0].evidence[2],
         )
 
+    def test_what_drafts_would_have_begun_with_is_told(self) -> None:
+        """Where none is made, too; and rows without drafts foresee nothing."""
+
+        class Waiting(Weighing):
+            def weigh(self, evidence: Sequence[int]) -> int:
+                return 0
+
+        policy = Waiting()
+        serve(policy, policy, plain=1)
+
+        assert {(True, True, False)} == {one.foreseen for one in policy.heard}
+        assert {(0, 0, 0)} == {one.drafted for one in policy.heard}
+
+    def test_tokens_that_were_not_foreseen_are_told(self) -> None:
+        """The cycle ends where the prompt's repetition was of another one."""
+        policy = Weighing()
+        generator = Generator(
+            ScriptedDecoder(CYCLE, line=last_token),
+            drafter=PromptLookup(),
+            num_draft_tokens=policy,
+            stop=MaxNewTokens(7),
+        )
+        generator([0, 1, 3, 0])
+
+        # 1, 2 and not 3.
+        assert [False] == [one.foreseen[0] for one in policy.heard if one.foreseen][:1]
+
     def test_a_policy_that_raises_ends_the_requests_that_share_it(self) -> None:
         """And no other."""
 

@@ -111,6 +111,24 @@ class TestCheckDrafter:
         with pytest.raises(AssertionError, match="evidence must be 0 only where there is no draft"):
             check_drafter(Silent(lambda self, h, b: Draft(ids(b))))
 
+    @pytest.mark.parametrize(
+        ("of_evidence", "of_tokens", "message"),
+        [(1, 0, "foresee with the evidence that it gives"), (0, 1, "foresee the first tokens of its drafts")],
+    )
+    def test_finds_wrong_foresight(self, of_evidence, of_tokens, message: str) -> None:
+        """From which a policy would learn what no draft shows."""
+
+        class Wrong(PromptLookup):
+            def foresee(self, history, budget):
+                evidence, tokens = super().foresee(history, budget)
+                return evidence + of_evidence, tokens + of_tokens
+
+            def evidence(self, history, budget):
+                return super().foresee(history, budget)[0]
+
+        with pytest.raises(AssertionError, match=message):
+            check_drafter(Wrong())
+
     def test_refuses_wrong_arguments(self) -> None:
         """Before anything is called."""
         with pytest.raises(TypeError, match="'drafter' must have propose"):

@@ -259,6 +259,34 @@ class TestWhatItLearns:
 
         assert 2.0 < seconds.verify(0) <= seconds.verify(1) <= seconds.verify(4)
 
+    def test_that_unused_widths_take_the_same_time_beside_the_forward(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """Sampling was seen at one width only."""
+        monkeypatch.setattr(step_seconds, "time_widths", lambda decoder: {1: 1.0, 5: 1.5})
+        seconds = step_seconds.StepSeconds()
+        seconds.prepare(ScriptedDecoder(torch.zeros(1, 2)), exact_width=False)
+        seconds.learn(SpeculationStep(0, (0,), (0,), 0.0, 1.0, 0.3), 0)
+
+        assert pytest.approx(1.3) == seconds.verify(0)
+        assert pytest.approx(1.8) == seconds.verify(4)
+
+    def test_that_every_column_attends_to_the_text(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """Which those of padding, whose time was taken, do not; what is more is the machine's."""
+        monkeypatch.setattr(step_seconds, "time_widths", lambda decoder: {1: 1.0, 5: 1.5})
+        seconds = step_seconds.StepSeconds()
+        seconds.prepare(ScriptedDecoder(torch.zeros(1, 2)), exact_width=False)
+        for _ in range(60):
+            seconds.learn(SpeculationStep(0, (0,), (0,), 0.0, 1.05, 0.0), 0)
+
+        assert pytest.approx(1.05, abs=0.01) == seconds.verify(0)
+        assert pytest.approx(1.75, abs=0.01) == seconds.verify(4)
+
+        for _ in range(60):
+            seconds.learn(SpeculationStep(0, (0,), (0,), 0.0, 1.5, 0.0), 0)
+
+        assert 2.0 <= seconds.verify(4) < 3.1
+
     def test_unseen_places_go_on_like_the_last_seen(self, monkeypatch: pytest.MonkeyPatch) -> None:
         """Only first tokens were drafted, and accepted: longer drafts are expected to be accepted too."""
         policy = WORLDS["good"].policy(monkeypatch)

@@ -15,6 +15,11 @@ STEPS = st.lists(st.tuples(st.integers(0, 20), st.integers(0, 8)), max_size=150)
 COSTS = st.lists(st.floats(0, 3), min_size=8, max_size=8).map(sorted)
 
 
+def rates(policy: EvidenceLength) -> list[float]:
+    """What it expects of evidence of every strength."""
+    return [policy._rates.rate(strength) for strength in range(17)]
+
+
 class TestTheBound:
     @settings(deadline=None)
     @given(STEPS, COSTS)
@@ -54,6 +59,28 @@ class TestWhatItLearns:
         assert 4 == policy.choose([9], prices)
         assert 0 == policy.choose([0], prices)
 
+    def test_tokens_that_are_foreseen_are_learned_from_without_drafts(self) -> None:
+        """In whose absence weak evidence would not be drafted from, or would be in vain."""
+        prices = [Price(0.0), *[Price(0.5)] * 4]
+        for foreseen, expected in [(True, 4), (False, 0)]:
+            policy = EvidenceLength(24.0)
+
+            assert 0 == policy.choose([1], prices)
+
+            for evidence in (1, 2, 3, 4) * 20:
+                step = SpeculationStep(0, (0,), (0,), 0.0, 1.0, 0.0, (evidence,), (foreseen,))
+                policy.learn(step)
+
+            assert expected == policy.choose([4], prices) == policy.choose([1], prices)
+
+    def test_rows_without_evidence_foresee_nothing(self) -> None:
+        """They are other requests', and their tokens no drafts'."""
+        policy, other = EvidenceLength(24.0), EvidenceLength(24.0)
+        policy.learn(SpeculationStep(0, (0, 0), (0, 0), 0.0, 1.0, 0.0, (3, 0), (True, False)))
+        other.learn(SpeculationStep(0, (0,), (0,), 0.0, 1.0, 0.0, (3,), (True,)))
+
+        assert rates(other) == rates(policy)
+
     @pytest.mark.parametrize("timed", [1.2, 2.7, 3.2, 4.0])
     def test_one_bad_timing_does_not_forbid_drafts(
         self, timed: float, monkeypatch: pytest.MonkeyPatch
@@ -65,7 +92,8 @@ class TestWhatItLearns:
         lengths = []
         for _ in range(60):
             lengths.append(k := policy.weigh([5]))
-            policy.learn(SpeculationStep(k, (k,), (k,), 1e-5, 0.012 if k else 0.01, 0.0, (5,)))
+            step = SpeculationStep(k, (k,), (k,), 1e-5, 0.012 if k else 0.01, 0.0, (5,), (True,))
+            policy.learn(step)
 
         assert [4] * 30 == lengths[30:]
 
