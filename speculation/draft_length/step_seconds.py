@@ -27,6 +27,9 @@ _SETTLED = 64
 _NEW = 4
 """Steps of a width in which a faster one replaces its initial timing."""
 
+_RENEWED = 8
+"""Steps without a draft after which prices of drafts are computed again."""
+
 _DOUBT = 2.0
 """How much too high the initial timing of a width may be."""
 
@@ -180,6 +183,12 @@ class StepSeconds:
     _widths: tuple[int, ...] = attrs.field(default=(), init=False)
     """Ascending; empty before :meth:`prepare`."""
 
+    _prices: list[Price] = attrs.field(factory=list, init=False)
+    """The newest :meth:`evidence_prices`; empty where they are to be computed again."""
+
+    _plain_steps: int = attrs.field(default=0, init=False)
+    """Steps without a draft since they were computed."""
+
     _draft: FittedLine = attrs.field(factory=FittedLine, init=False)
     """Drafting seconds where the step before had a draft too."""
 
@@ -191,7 +200,7 @@ class StepSeconds:
         widths = tuple(seconds)[-1:] if exact_width else tuple(seconds)
         # Times learned from steps are better than those of idle forwards.
         if widths != self._widths:
-            self._widths, self._forward, self._rest = widths, {}, {}
+            self._widths, self._forward, self._rest, self._prices = widths, {}, {}, []
             self._idle = {width: seconds[width] for width in widths}
 
     def verify(self, length: int) -> float:
@@ -235,7 +244,13 @@ class StepSeconds:
         Prices of drafts of 0 to *most* tokens of a drafter with evidence, which costs next to nothing.
 
         Only that of the narrowest width is in doubt: drafts that gain anything pay for a look at the others.
+        They are computed after each draft, and else now and then, since that takes as long as the drafter.
         """
+        if len(self._prices) != most + 1:
+            self._prices, self._plain_steps = self._priced(most), 0
+        return self._prices
+
+    def _priced(self, most: int) -> list[Price]:
         unit, prices = self.verify(0), [Price(0.0)]
         narrowest, doubt = self._width(1), self.doubt(1) / unit
         verify, width = 0.0, None
@@ -257,6 +272,9 @@ class StepSeconds:
         length = max(outcome.drafted, default=0)
         scored = length if outcome.longest is None else outcome.longest
         self._learn_step(self._width(scored), outcome.target_seconds, outcome.other_seconds)
+        self._plain_steps += 1
+        if outcome.allowed or self._plain_steps > _RENEWED:
+            self._prices = []
         if not outcome.allowed:
             return
         late = outcome.draft_seconds - self.draft(length)

@@ -49,13 +49,15 @@ class RunningTexts(Generic[R]):
     def take(self, ids: Ints) -> R | None:
         """Remove and return the record of the longest text that *ids* continue; None if there is none."""
         with self._lock:
-            matching = [record for record in self._idle if _continues(ids, record.tokens)]
-            if not matching:
-                return None
-            longest = max(matching, key=lambda record: len(record.tokens))
-            # By identity, as records may compare equal.
-            del self._idle[next(i for i, record in enumerate(self._idle) if record is longest)]
-            return longest
+            longest, at = 0, -1
+            for place in range(len(self._idle) - 1, -1, -1):
+                tokens = self._idle[place].tokens
+                if len(tokens) > longest and _continues(ids, tokens):
+                    longest, at = len(tokens), place
+                    if longest >= len(ids) - 1:
+                        # A step ago the text was this long: older records hold no more worth looking for.
+                        break
+            return self._idle.pop(at) if longest else None
 
     def put(self, records: list[R]) -> None:
         """Return *records* to the pool; the oldest are dropped beyond the limits."""
