@@ -294,6 +294,14 @@ class WeighsEvidence(Protocol):
 
 
 @runtime_checkable
+class PausesDrafts(WeighsEvidence, Protocol):
+    """A draft length by evidence that does without it for some steps, in which drafters are not asked."""
+
+    def wants_evidence(self) -> bool:
+        """Whether to weigh the evidence for drafts in the next step; asked once a step."""
+
+
+@runtime_checkable
 class EndsDrafts(Protocol):
     """
     A draft length that ends drafts early, by their own tokens (of a drafter that :class:`DraftsWhile`).

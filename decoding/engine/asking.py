@@ -8,8 +8,16 @@ import torch
 from torch import Tensor
 
 from ..history import History
-from ..optional_protocols import CatchesUp, DraftsWhile, EndsDrafts, GoesOn
-from ..protocols import Draft, SamplesTokens
+from ..optional_protocols import (
+    CatchesUp,
+    DraftsWhile,
+    EndsDrafts,
+    ForeseesTokens,
+    GivesEvidence,
+    GoesOn,
+    PausesDrafts,
+)
+from ..protocols import Draft, DraftLength, SamplesTokens
 from ..results.timers import Timers
 from ..scores import Scores
 from .active_request import ActiveRequest
@@ -52,17 +60,22 @@ def ask(
     Returns:
         For each request what it asked for; None where no row can be drafted for.
     """
-    candidates = []
-    for request in requests:
-        try:
-            candidates.append(_candidate(request, now, timers))
-        except Exception as error:
-            failed(request, error)
+    candidates = list(filter(None, (_candidate(request, now) for request in requests)))
+    groups = [
+        group
+        for group in _grouped(candidates, lambda one: id(one.drafting.length))
+        if not _pauses(group, failed)
+    ]
+    weighing = [one for group in groups for one in group if one.drafting.weighs_evidence]
+    if weighing:
+        with timers.phase("draft"):
+            for sharing in _grouped(weighing, lambda one: id(one.drafting.drafter)):
+                _look_at(sharing, now, failed)
     decoding = _decoding_rows(requests, now)
     questions = [
         question
-        for group in _grouped(filter(None, candidates), lambda one: id(one.drafting.length))
-        for question in _questions(group, decoding, failed)
+        for group in groups
+        for question in _questions([one for one in group if not one.request.failed], decoding, failed)
     ]
     asked = {id(question[0]): question[2] for question in questions}
     drafting = [question for question in questions if question[2].allowed]
@@ -73,7 +86,7 @@ def ask(
     return [asked.get(id(request)) for request in requests]
 
 
-@attrs.frozen(eq=False)
+@attrs.define(eq=False)
 class _Candidate:
     """A request that may draft in this step."""
 
@@ -82,15 +95,15 @@ class _Candidate:
     rows: list[int]
     """Its rows that have their first token."""
 
-    evidence: tuple[int, ...] | None
+    evidence: tuple[int, ...] | None = None
     """The drafter's evidence for each of them; None if the length does not depend on it."""
 
-    first_tokens: tuple[int, ...] | None
+    first_tokens: tuple[int, ...] | None = None
     """The token that a draft for each of them begins with; None if the drafter does not tell it."""
 
 
-def _candidate(request: ActiveRequest, now: History, timers: Timers) -> _Candidate | None:
-    """*request* with its drafter's evidence; None without a drafter, or before the first token."""
+def _candidate(request: ActiveRequest, now: History) -> _Candidate | None:
+    """What is to be asked of *request*; None without a drafter, or before the first token."""
     drafting = request.run.drafting
     if drafting is None:
         return None
@@ -99,13 +112,50 @@ def _candidate(request: ActiveRequest, now: History, timers: Timers) -> _Candida
         # The first token does not wait for the drafter's prefill.
         begun = (now.length[request.rows, 0] > now.prompt[request.rows]).tolist()
         rows, request.begun = [row for row in rows if begun[row]], all(begun)
-    if not rows:
-        return None
-    evidence = first_tokens = None
-    if drafting.weighs_evidence:
-        with timers.phase("draft"), torch.no_grad():
-            evidence, first_tokens = drafting.evidence(now, [request.rows.start + row for row in rows])
-    return _Candidate(request, drafting, rows, evidence, first_tokens)
+    return _Candidate(request, drafting, rows) if rows else None
+
+
+def _pauses(group: Sequence[_Candidate], failed: Callable[[ActiveRequest, Exception], None]) -> bool:
+    """Whether the policy that the requests of *group* share does without drafts in this step."""
+    drafting = group[0].drafting
+    if not drafting.pauses or not all(one.drafting.weighs_evidence for one in group):
+        return False
+    try:
+        return not cast(PausesDrafts, drafting.length).wants_evidence()
+    except Exception as error:
+        for one in group:
+            failed(one.request, error)
+        return True
+
+
+@torch.no_grad()
+def _look_at(
+    group: Sequence[_Candidate], now: History, failed: Callable[[ActiveRequest, Exception], None]
+) -> None:
+    """Ask a drafter once for its evidence in the rows of all requests of *group*, which share it."""
+    drafting = group[0].drafting
+    budget = [0] * len(now.length)
+    for one in group:
+        for row in one.rows:
+            budget[one.request.rows.start + row] = cast(DraftLength, one.drafting.length).most
+    # A copy, so that a drafter cannot change the loop's lengths.
+    shown = now.at(now.length.clone())
+    first_tokens: list[int] | None = None
+    try:
+        if drafting.foresees_tokens:
+            both = cast(ForeseesTokens, drafting.drafter).foresee(shown, torch.tensor(budget))
+            found, first_tokens = both[0].tolist(), both[1].tolist()
+        else:
+            found = cast(GivesEvidence, drafting.drafter).evidence(shown, torch.tensor(budget)).tolist()
+    except Exception as error:
+        for one in group:
+            failed(one.request, error)
+        return
+    for one in group:
+        own = [one.request.rows.start + row for row in one.rows]
+        one.evidence = tuple(found[row] for row in own)
+        if first_tokens is not None:
+            one.first_tokens = tuple(first_tokens[row] for row in own)
 
 
 def _decoding_rows(requests: Sequence[ActiveRequest], now: History) -> int:
@@ -118,6 +168,8 @@ def _questions(
     group: Sequence[_Candidate], decoding: int, failed: Callable[[ActiveRequest, Exception], None]
 ) -> list[Question]:
     """What requests that share a draft length policy ask for: it decides once, for all of their rows."""
+    if not group:
+        return []
     own = sum(len(one.rows) for one in group)
     evidence: tuple[int, ...] | None = None
     if all(one.evidence is not None for one in group):

@@ -11,6 +11,7 @@ from ..history import History
 from ..optional_protocols import (
     ForeseesTokens,
     GivesEvidence,
+    PausesDrafts,
     WeighsEvidence,
     compares_scores,
     takes_trees,
@@ -60,10 +61,14 @@ class Drafting:
     _takes_trees: bool = attrs.field(init=False, repr=False)
     _compares_scores: bool = attrs.field(init=False, repr=False)
 
-    _foresees: bool = attrs.field(init=False, repr=False)
+    pauses: bool = attrs.field(init=False, repr=False)
+    """Whether the draft length does without evidence for some steps."""
 
     weighs_evidence: bool = attrs.field(init=False, repr=False)
     """Whether the draft length depends on the drafter's evidence."""
+
+    foresees_tokens: bool = attrs.field(init=False, repr=False)
+    """Whether the drafter tells the first tokens of drafts with its evidence."""
 
     @_takes_trees.default
     def _resolve_trees(self) -> bool:
@@ -73,30 +78,17 @@ class Drafting:
     def _resolve_comparison(self) -> bool:
         return compares_scores(self.verification)
 
-    @_foresees.default
+    @foresees_tokens.default
     def _resolve_foresight(self) -> bool:
         return isinstance(self.drafter, ForeseesTokens)
+
+    @pauses.default
+    def _resolve_pauses(self) -> bool:
+        return isinstance(self.length, PausesDrafts)
 
     @weighs_evidence.default
     def _resolve_evidence(self) -> bool:
         return isinstance(self.length, WeighsEvidence) and isinstance(self.drafter, GivesEvidence)
-
-    def evidence(self, now: History, rows: Sequence[int]) -> tuple[tuple[int, ...], tuple[int, ...] | None]:
-        """
-        The evidence for drafts in *rows* of the table *now*, if the length weighs it, and their first tokens.
-
-        The latter are None if the drafter does not tell them.
-        """
-        most = cast(DraftLength, self.length).most
-        budget = torch.tensor([most if row in rows else 0 for row in range(len(now.length))])
-        # A copy, so that a drafter cannot change the loop's lengths.
-        shown = now.at(now.length.clone())
-        if not self._foresees:
-            found = cast(GivesEvidence, self.drafter).evidence(shown, budget).tolist()
-            return tuple(found[row] for row in rows), None
-        both = (each.tolist() for each in cast(ForeseesTokens, self.drafter).foresee(shown, budget))
-        found, tokens = both
-        return tuple(found[row] for row in rows), tuple(tokens[row] for row in rows)
 
     def allowed(self, rows: int, evidence: tuple[int, ...] | None = None) -> int:
         """The draft length for each of *rows* rows, whose drafts have this *evidence*."""

@@ -141,6 +141,11 @@ class AdaptiveLength:
             price = self._price(attempt) - self._seconds.doubt(attempt) / self._seconds.verify(0)
             return attempt if price <= self._savings else 0
 
+    def wants_evidence(self) -> bool:
+        """Whether evidence is to be weighed in the next step; not while many rows are far from a gain."""
+        with self._lock:
+            return self._by_evidence.wants_evidence()
+
     def weigh(self, evidence: Sequence[int]) -> int:
         """The same, given the drafter's evidence for each row; 0 where it is too weak."""
         if not any(evidence):

@@ -20,6 +20,9 @@ _CAUTION = 2.5
 _MOST_GAINS = 4
 """Limit of the balance that gains fill, in allowances."""
 
+_PAUSE = 3
+"""Steps for which evidence is not asked for while drafts are far from a gain."""
+
 _LEAST_BALANCE = 1e-3
 """Bounds what a draft must promise where nothing is left."""
 
@@ -37,6 +40,8 @@ class EvidenceLength:
     A draft must also promise its price times ``2.5 * ALLOWANCE / balance``: the less is left, the stronger
     the evidence that it is kept for. Of these lengths the one of the most tokens a second is chosen.
 
+    While drafts of many rows are far from a gain, evidence is asked for in every fourth step only.
+
     Where the drafter tells the first token of a draft that is not made, its acceptance is learned for free.
     """
 
@@ -48,12 +53,22 @@ class EvidenceLength:
 
     _rates: EvidenceRates = attrs.field(init=False)
 
+    _pause: int = attrs.field(default=0, init=False)
+    """Steps for which evidence will not be asked for."""
+
     _prices: Sequence[Price] = attrs.field(default=(Price(0.0),), init=False)
     """Those of the newest choice."""
 
     def __attrs_post_init__(self) -> None:
         """Start from the prior."""
         self._rates = EvidenceRates(self.memory)
+
+    def wants_evidence(self) -> bool:
+        """Whether to ask for evidence in the next step."""
+        if self._pause:
+            self._pause -= 1
+            return False
+        return True
 
     def choose(self, evidence: Sequence[int], prices: Sequence[Price]) -> int:
         """
@@ -68,6 +83,10 @@ class EvidenceLength:
             return 0
         self._prices = prices
         gains = [each / len(evidence) for each in self._rates.accepted(evidence, len(prices) - 1)]
+        # Among many rows even two more that are sure of their drafts would not make them pay.
+        sure = 2 / len(evidence)
+        if all(gains[k] + k * sure < price.least for k, price in enumerate(prices) if k):
+            self._pause = _PAUSE
         caution = _CAUTION * ALLOWANCE / max(self.balance, _LEAST_BALANCE)
         lengths = [
             k

@@ -66,11 +66,11 @@ class PromptLookup:
     def _match(self, tokens: Ints) -> tuple[int, int]:
         """Length of the longest repeated suffix and start of its continuation; 0 and the end if none is."""
         # Where an occurrence of the last token ends; then of the last two, and so on.
-        ends, longest = np.flatnonzero(tokens[:-1] == tokens[-1]) + 1, 1
+        ends, longest = (tokens[:-1] == tokens[-1]).nonzero()[0] + 1, 1
         if not len(ends):
             return 0, len(tokens)
         for n in range(2, min(self.max_ngram, len(tokens) - 1) + 1):
-            longer = ends[np.searchsorted(ends, n) :]
+            longer = ends[ends.searchsorted(n) :]
             longer = longer[tokens[longer - n] == tokens[-n]]
             if not len(longer):
                 break

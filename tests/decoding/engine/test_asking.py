@@ -111,6 +111,36 @@ class TestAsk:
         # 1, 2 and not 3.
         assert [False] == [one.foreseen[0] for one in policy.heard if one.foreseen][:1]
 
+    def test_a_policy_that_pauses_is_not_asked_nor_its_drafter(self) -> None:
+        """In the steps that it does without; requests with another policy draft on."""
+
+        class Pausing(Weighing):
+            steps = 0
+
+            def wants_evidence(self) -> bool:
+                self.steps += 1
+                return self.steps % 2 == 0
+
+        class Counting(PromptLookup):
+            looked = 0
+
+            def foresee(self, history: Any, budget: Any) -> Any:
+                Counting.looked += 1
+                return super().foresee(history, budget)
+
+        pausing, other = Pausing(), Weighing()
+        decoder = ScriptedDecoder(CYCLE, batch_size=2, line=last_token)
+        batcher, stop = Batcher(decoder), MaxNewTokens(7)
+        parts = [
+            Generator(decoder, drafter=Counting(), num_draft_tokens=pausing, stop=stop),
+            Generator(decoder, drafter=PromptLookup(), num_draft_tokens=other, stop=stop),
+        ]
+        handles = [batcher.submit(one.parts, [0, 1, 2, 3, 0, 1]) for one in parts]
+
+        assert [[2, 3, 0, 1, 2, 3, 0]] * 2 == [handle.result().ids[0] for handle in handles]
+        assert len(pausing.asked) == Counting.looked == pausing.steps // 2 > 0
+        assert len(other.asked) > 0
+
     def test_a_policy_that_raises_ends_the_requests_that_share_it(self) -> None:
         """And no other."""
 

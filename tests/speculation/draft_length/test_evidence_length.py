@@ -73,6 +73,23 @@ class TestWhatItLearns:
 
             assert expected == policy.choose([4], prices) == policy.choose([1], prices)
 
+    @pytest.mark.parametrize(("rows", "waits"), [(1, 0), (4, 0), (16, 3)])
+    def test_many_rows_far_from_a_gain_are_looked_at_now_and_then(self, rows: int, waits: int) -> None:
+        """Where one more row that repeats itself could not make a draft pay."""
+        policy, prices = EvidenceLength(24.0), [Price(0.0), *[Price(1.5)] * 4]
+        for _ in range(3):
+            assert policy.wants_evidence()
+            assert 0 == policy.choose([1] * rows, prices)
+            assert [False] * waits == [policy.wants_evidence() for _ in range(waits)]
+
+    def test_a_gain_that_is_near_is_looked_for_in_every_step(self) -> None:
+        """However many rows there are."""
+        policy, prices = EvidenceLength(24.0), [Price(0.0), *[Price(0.4)] * 4]
+        for _ in range(5):
+            policy.choose([1] * 16, prices)
+
+            assert policy.wants_evidence()
+
     def test_rows_without_evidence_foresee_nothing(self) -> None:
         """They are other requests', and their tokens no drafts'."""
         policy, other = EvidenceLength(24.0), EvidenceLength(24.0)
