@@ -14,6 +14,7 @@ from .engine.active_request import ActiveRequest
 from .engine.compatibility import check_decoder
 from .engine.decode_loop import DecodeLoop
 from .engine.feed_and_sample import placement_of
+from .engine.no_effect import warn_of_equal_samples
 from .engine.parts import (
     Parts,
     begin_run,
@@ -324,6 +325,7 @@ class Generator(Parts):
             raise TypeError(f"'num_samples' must be a whole number: got {num_samples!r}")
         if num_samples < 1:
             raise ValueError(f"'num_samples' must be >= 1: got {num_samples}")
+        warn_of_equal_samples(self.sampler, num_samples)
         rows = prompt_rows(self, prompts, self.decoder.shape)
         return [row for row in rows for _ in range(num_samples)]
 

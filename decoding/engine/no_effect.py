@@ -7,7 +7,7 @@ import torch
 
 from ..history import History
 from ..optional_protocols import KeepsArgmax, TakesArgmax
-from ..protocols import Processor
+from ..protocols import Processor, Sampler
 from ..sampling.pipeline import SamplingPipeline
 
 
@@ -39,6 +39,20 @@ def warn_of_no_effect(pipeline: SamplingPipeline) -> None:
             stacklevel=_CALLER,
         )
 
+
+def warn_of_equal_samples(sampler: Sampler, num_samples: int) -> None:
+    """Warn of several samples of a prompt by a sampler that takes the largest logit."""
+    if num_samples > 1 and isinstance(sampler, TakesArgmax) and sampler.takes_argmax:
+        warnings.warn(
+            f"num_samples={num_samples} has no effect beside {sampler!r}, which takes the largest logit: the "
+            "samples of a prompt are alike. Sample with Sample()",
+            NoEffectWarning,
+            stacklevel=_CALLER_OF_A_CALL,
+        )
+
+
+_CALLER_OF_A_CALL = 4
+"""Frames up to the line that calls a ``Generator``: this one, ``_rows``, ``__call__`` or ``stream``."""
 
 _CALLER = 5
 """Frames up to the line that builds a ``Generator``: this one, two ``__attrs_post_init__``, ``__init__``."""

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 import torch
 
-from decodekit.decoding import Generator, LowConfidence, MaxNewTokens, NoEffectWarning, Sample
+from decodekit.decoding import Generator, Greedy, LowConfidence, MaxNewTokens, NoEffectWarning, Sample
 from decodekit.processors import Chain, MinP, PresencePenalty, Temperature, TopK, TopP
 from decodekit.testing import ScriptedDecoder, last_token
 
@@ -54,6 +54,20 @@ def test_final_stages_beside_greedy(processors: Any, names: str) -> None:
 def test_what_matters_is_not_named(parts: dict[str, Any]) -> None:
     """Neither what has an effect, nor what is neutral."""
     assert [] == warned(**parts)
+
+
+@pytest.mark.parametrize(
+    ("sampler", "num_samples", "count"), [(Greedy(), 2, 1), (Greedy(), 1, 0), (Sample(seed=0), 2, 0)]
+)
+def test_samples_that_are_alike(sampler: Any, num_samples: int, count: int) -> None:
+    """Said where the generator is called."""
+    generator = Generator(DECODER, sampler=sampler, stop=MaxNewTokens(2))
+    for call in (generator, lambda *given, **named: list(generator.stream(*given, **named))):
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            call([1], num_samples=num_samples)
+
+        assert [(NoEffectWarning, __file__)] * count == [(each.category, each.filename) for each in caught]
 
 
 def test_says_where_the_generator_was_built() -> None:

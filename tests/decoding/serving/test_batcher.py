@@ -524,12 +524,21 @@ class TestIsolation:
         def leave(logits: Tensor, history: History) -> Tensor:
             raise SystemExit
 
-        streamer = Collects()
+        submitted = threading.Event()
+
+        class Waits(Collects):
+            def put_event(self, event: Event) -> None:
+                # So that the first request is not done before the second comes.
+                assert submitted.wait(60)
+                super().put_event(event)
+
+        streamer = Waits()
         with Batcher(scripted(2)) as batcher:
             handles = [
                 batcher.submit(parts_of(stop=self.STOP), [3], streamer=streamer),
                 batcher.submit(parts_of(stop=self.STOP, processors=leave), [3], num_samples=2),
             ]
+            submitted.set()
             for handle in handles:
                 with pytest.raises(RuntimeError, match="the batcher's thread was ended by SystemExit"):
                     handle.result(timeout=60)

@@ -2,6 +2,7 @@
 
 import os
 import shlex
+import shutil
 import subprocess
 from pathlib import Path
 
@@ -32,6 +33,12 @@ ENVIRONMENT = {
 AVX512 = frozenset({"avx512bw", "avx512dq", "avx512f", "avx512vl"})
 
 WITHOUT_AMX = ("-mno-amx-tile", "-mno-amx-int8")
+CROSS_COMPILER, EMULATOR = "aarch64-linux-gnu-g++", ("qemu-aarch64", "-L", "/usr/aarch64-linux-gnu")
+"""Debian's packages g++-aarch64-linux-gnu and qemu-user have them."""
+
+NEON = ("-DCPU_CAPABILITY_NEON",)
+"""As Inductor compiles for aarch64 (torch 2.13, _inductor/cpu_vec_isa.py, ``VecNEON``), but without Sleef."""
+
 WITHOUT_AVX512 = ("-UCPU_CAPABILITY_AVX512", "-mno-avx512f", *WITHOUT_AMX)
 
 
@@ -50,9 +57,14 @@ class Kind:
     tiled: bool = False
     sanitized: bool = True
 
+    emulated: bool = False
+    """Whether it is for aarch64, which an emulator runs."""
+
     def missing(self) -> frozenset[str]:
-        """What it needs and this CPU lacks."""
-        return self.needs - set(instruction_sets())
+        """What it needs and this machine lacks."""
+        programs = (CROSS_COMPILER, EMULATOR[0]) if self.emulated else ()
+        absent = {program for program in programs if shutil.which(program) is None}
+        return self.needs - set(instruction_sets()) | absent
 
 
 KINDS = (
@@ -79,6 +91,7 @@ KINDS = (
         needs=AVX512,
         tiled=True,
     ),
+    Kind("aarch64", NEON, sanitized=False, emulated=True),
 )
 
 
@@ -95,7 +108,11 @@ def build(kind: Kind, dtype: torch.dtype, folder: Path) -> Path:
     """
     target = folder / "driver"
     sanitizers = SANITIZERS if kind.sanitized else ()
-    subprocess.run([*command_line(kind, dtype, HERE / "driver.cpp", target), *sanitizers], check=True)
+    made = target.with_suffix(".aarch64") if kind.emulated else target
+    subprocess.run([*command_line(kind, dtype, HERE / "driver.cpp", made), *sanitizers], check=True)
+    if kind.emulated:
+        target.write_text(f"#!/bin/sh\nexec {shlex.join([*EMULATOR, str(made)])}\n")
+        target.chmod(0o755)
     return target
 
 
@@ -107,6 +124,11 @@ def command_line(kind: Kind, dtype: torch.dtype, source: Path, target: Path) -> 
     command = CppBuilder(target.stem, [str(source)], options, str(target.parent)).get_command_line()
     compile_only = shlex.split(command)
     compile_only.remove("-c")
+    if kind.emulated:
+        # Without the names of this processor's instructions.
+        rest = shlex.split(shlex.join(compile_only[1:]).replace("-D CPU_CAPABILITY_", "-DCPU_CAPABILITY_"))
+        named = ("-m", "-DCPU_CAPABILITY_")
+        compile_only = [CROSS_COMPILER, *(flag for flag in rest if not flag.startswith(named))]
     compile_only[compile_only.index("-o") + 1] = str(target)
     # Warnings are of the compiler's own headers.
     return [*compile_only, f"-I{SOURCE.parent}", "-w", "-Wno-psabi", *kind.flags]

@@ -7,7 +7,9 @@
 #include <memory>
 #include <vector>
 
+#ifdef __x86_64__
 #include <immintrin.h>
+#endif
 
 #include <torch/csrc/inductor/aoti_torch/c/shim.h>
 
