@@ -7,7 +7,7 @@ import torch
 
 from ..history import History
 from ..optional_protocols import KeepsArgmax, TakesArgmax
-from ..protocols import Processor, Sampler
+from ..protocols import Processor
 from ..sampling.pipeline import SamplingPipeline
 
 
@@ -40,7 +40,7 @@ def warn_of_no_effect(pipeline: SamplingPipeline) -> None:
         )
 
 
-def warn_of_equal_samples(sampler: Sampler, num_samples: int) -> None:
+def warn_of_equal_samples(sampler: object, num_samples: int) -> None:
     """Warn of several samples of a prompt by a sampler that takes the largest logit."""
     if num_samples > 1 and isinstance(sampler, TakesArgmax) and sampler.takes_argmax:
         warnings.warn(
