@@ -55,6 +55,9 @@ class Stop(abc.ABC):
     def __and__(self, other: StopCondition) -> "AllOf":
         return AllOf(self, a_condition(other))
 
+    def __rand__(self, other: StopCondition) -> "AllOf":
+        return AllOf(a_condition(other), self)
+
 
 def begin(condition: StopCondition) -> StopCondition:
     """*condition* for one run."""
@@ -102,12 +105,21 @@ def codes_of(condition: StopCondition, scores: Scores, history: History) -> Tens
 
     Raises:
         TypeError: They are no tensor ``[batch, width]``.
+
+        ValueError: One is none of the condition's own, and would be taken for another condition's.
     """
     codes = condition(scores, history)
     if not isinstance(codes, Tensor) or codes.shape != history.length.shape:
         raise TypeError(
             f"a stop condition must give a tensor of codes, {list(history.length.shape)}: got {codes!r} from "
             f"{condition!r}"
+        )
+    found, count = codes.numpy(force=True), len(condition.finishes)
+    # Usually none holds.
+    if found.any() and not ((found >= 0) & (found <= count)).all():
+        raise ValueError(
+            f"a stop condition must give codes 0 to {count}, one for each of its finishes: got "
+            f"{found.tolist()} from {condition!r}"
         )
     return codes
 

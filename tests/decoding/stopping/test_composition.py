@@ -4,6 +4,7 @@ import pytest
 import torch
 
 from decodekit.decoding import Finish, History, MaxNewTokens, StopTokens
+from decodekit.decoding.scores import Scores
 from decodekit.processors import TopK
 
 from .condition_codes import codes
@@ -51,3 +52,33 @@ class TestComposition:
                 return torch.zeros_like(history.length)
 
         assert [[0, 2]] == codes(MaxNewTokens.__ror__(MaxNewTokens(2), Never()), [[9, 1, 2]])
+
+
+class _Wrong:
+    """A condition that gives a code that is none of its own."""
+
+    finishes = (Finish("mine"),)
+
+    def __init__(self, code: int):
+        self.code = code
+
+    def __call__(self, scores: Scores, history: History) -> torch.Tensor:
+        return torch.full(history.length.shape, self.code)
+
+
+class TestWrongCodes:
+    @pytest.mark.parametrize("code", [2, -1])
+    @pytest.mark.parametrize(
+        "joined",
+        [
+            lambda wrong: MaxNewTokens(9) | wrong,
+            lambda wrong: wrong | MaxNewTokens(9),
+            lambda wrong: wrong & MaxNewTokens(9),
+            lambda wrong: MaxNewTokens(1) & wrong,
+        ],
+        ids=["second", "first", "and", "and second"],
+    )
+    def test_are_named_by_the_condition_that_gave_them(self, code: int, joined) -> None:
+        """Rather than taken for another condition's."""
+        with pytest.raises(ValueError, match=rf"codes 0 to 1, one for each of its finishes: got \[\[{code}"):
+            codes(joined(_Wrong(code)), [[9, 5]])
