@@ -325,7 +325,7 @@ class Generator(Parts):
             raise TypeError(f"'num_samples' must be a whole number: got {num_samples!r}")
         if num_samples < 1:
             raise ValueError(f"'num_samples' must be >= 1: got {num_samples}")
-        warn_of_equal_samples(self.sampler, num_samples)
+        warn_of_equal_samples(self.pipeline, num_samples)
         rows = prompt_rows(self, prompts, self.decoder.shape)
         return [row for row in rows for _ in range(num_samples)]
 

@@ -108,6 +108,20 @@ class RowIndependent(Protocol):
     """Whether it is."""
 
 
+@runtime_checkable
+class CallsFunctions(Protocol):
+    """A processor of ours that calls a function of its user's."""
+
+    calls_functions: bool
+    """Whether it does."""
+
+
+def runs_foreign_code(part: object) -> bool:
+    """Whether *part* is not ours, or calls a function of its user's: it may run a model of its own."""
+    ours = type(part).__module__.partition(".")[0] == __name__.partition(".")[0]
+    return not ours or (isinstance(part, CallsFunctions) and part.calls_functions)
+
+
 def is_row_independent(part: object) -> bool:
     """Whether *part* is :attr:`~RowIndependent.row_independent`; True if it does not say so."""
     return not isinstance(part, RowIndependent) or part.row_independent
@@ -424,7 +438,12 @@ class GivesEvidence(Protocol):
 
 @runtime_checkable
 class ForeseesTokens(GivesEvidence, Protocol):
-    """A drafter that tells the beginning of its drafts beside its evidence, at no further cost."""
+    """
+    A drafter that tells the first tokens of its drafts with its evidence.
+
+    It is asked for both in place of ``evidence``: a subclass that changes one of the three methods changes
+    all.
+    """
 
     def foresee(self, history: History, budget: Tensor) -> tuple[Tensor, Tensor]:
         """

@@ -233,16 +233,16 @@ class SpeculationStep:
     evidence: tuple[int, ...] | None = None
     """The drafter's evidence for each of these rows' drafts; None where it was not asked for any."""
 
-    foreseen: tuple[bool, ...] | None = None
-    """
-    Whether each of these rows' next token is the one that a draft would have begun with; None if the drafter
-    does not tell it.
-    """
-
     longest: int | None = None
     """
     The longest draft that the target scored in this step, those of other policies' rows included; None for
     the longest of :attr:`drafted`.
+    """
+
+    foreseen: tuple[bool, ...] | None = None
+    """
+    Whether each of these rows' next token is the one that a draft would have begun with; None if the drafter
+    does not tell it.
     """
 
 

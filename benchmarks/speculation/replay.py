@@ -15,7 +15,7 @@ import attrs
 import torch
 
 from ...decoding import History, SpeculationStep
-from ...decoding.optional_protocols import ForeseesTokens, WeighsEvidence
+from ...decoding.optional_protocols import ForeseesTokens, GivesEvidence, WeighsEvidence
 from ...decoding.protocols import Drafter, DraftLength, SamplesTokens
 
 _NO_SAMPLING = cast(SamplesTokens, None)
@@ -45,13 +45,16 @@ class RecordedDraft:
     """Leading draft tokens that are those of the text."""
 
     evidence: int | None
-    """Its evidence for them; None if the drafter does not tell it with their first token."""
+    """Its evidence for them; None if the drafter gives none."""
 
     seconds: float
     """Time in the drafter's proposal."""
 
     evidence_seconds: float
     """Time in its evidence."""
+
+    foresees: bool = False
+    """Whether the drafter tells the first token with its evidence."""
 
 
 @attrs.frozen
@@ -85,13 +88,16 @@ def recorded_drafts(drafter: Drafter, text: RecordedText, most: int) -> list[Rec
         start, evidence = time.perf_counter(), None
         if isinstance(drafter, ForeseesTokens):
             evidence = int(drafter.foresee(history, budget)[0])
+        elif isinstance(drafter, GivesEvidence):
+            evidence = int(drafter.evidence(history, budget)[0])
         between = time.perf_counter()
         proposed = drafter.propose(history, budget, _NO_SAMPLING)
         end = time.perf_counter()
         draft = list(itertools.takewhile(lambda token: token >= 0, proposed.ids[0].tolist()))
         pairs = zip(draft, tokens[length:], strict=False)
         agreed = len(list(itertools.takewhile(lambda pair: pair[0] == pair[1], pairs)))
-        drafts.append(RecordedDraft(len(draft), agreed, evidence, end - between, between - start))
+        foresees = isinstance(drafter, ForeseesTokens)
+        drafts.append(RecordedDraft(len(draft), agreed, evidence, end - between, between - start, foresees))
     return _typical(drafts)
 
 
@@ -136,10 +142,9 @@ def replay(
         drafting += draft.seconds if allowed else 0.0
         drafted, accepted = min(allowed, draft.drafted), min(allowed, draft.agreed)
         forward = next(each for width, each in forward_seconds.items() if width > drafted)
-        # The first draft token is told with the evidence.
-        foreseen = None if evidence is None else (draft.agreed > 0,)
+        foreseen = (draft.agreed > 0,) if evidence is not None and draft.foresees else None
         step = SpeculationStep(
-            allowed, (drafted,), (accepted,), drafting, forward, other_seconds, evidence, foreseen
+            allowed, (drafted,), (accepted,), drafting, forward, other_seconds, evidence, foreseen=foreseen
         )
         if not isinstance(length, int):
             length.learn(step)

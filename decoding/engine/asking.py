@@ -12,8 +12,6 @@ from ..optional_protocols import (
     CatchesUp,
     DraftsWhile,
     EndsDrafts,
-    ForeseesTokens,
-    GivesEvidence,
     GoesOn,
     PausesDrafts,
 )
@@ -22,6 +20,7 @@ from ..results.timers import Timers
 from ..scores import Scores
 from .active_request import ActiveRequest
 from .drafting import Asked, Drafting, check_draft
+from .evidence import Outlook, outlooks
 from .samples_by_row import RaisedInRowsError, SamplesByRow, in_rows
 
 Item = TypeVar("Item")
@@ -61,21 +60,15 @@ def ask(
         For each request what it asked for; None where no row can be drafted for.
     """
     candidates = list(filter(None, (_candidate(request, now) for request in requests)))
-    groups = [
-        group
-        for group in _grouped(candidates, lambda one: id(one.drafting.length))
-        if not _pauses(group, failed)
-    ]
-    weighing = [one for group in groups for one in group if one.drafting.weighs_evidence]
-    if weighing:
-        with timers.phase("draft"):
-            for sharing in _grouped(weighing, lambda one: id(one.drafting.drafter)):
-                _look_at(sharing, now, failed)
+    groups = _grouped(candidates, lambda one: id(one.drafting.length))
+    drafting_now = [one for group in groups if not _pauses(group, failed) for one in group]
     decoding = _decoding_rows(requests, now)
     questions = [
         question
-        for group in groups
-        for question in _questions([one for one in group if not one.request.failed], decoding, failed)
+        for group in _grouped(
+            _with_outlooks(drafting_now, now, timers, failed), lambda one: id(one.drafting.length)
+        )
+        for question in _questions(group, decoding, failed)
     ]
     asked = {id(question[0]): question[2] for question in questions}
     drafting = [question for question in questions if question[2].allowed]
@@ -86,7 +79,7 @@ def ask(
     return [asked.get(id(request)) for request in requests]
 
 
-@attrs.define(eq=False)
+@attrs.frozen(eq=False)
 class _Candidate:
     """A request that may draft in this step."""
 
@@ -95,11 +88,8 @@ class _Candidate:
     rows: list[int]
     """Its rows that have their first token."""
 
-    evidence: tuple[int, ...] | None = None
-    """The drafter's evidence for each of them; None if the length does not depend on it."""
-
-    first_tokens: tuple[int, ...] | None = None
-    """The token that a draft for each of them begins with; None if the drafter does not tell it."""
+    outlook: Outlook | None = None
+    """What its drafter says of drafts for them; None if the length does not depend on it."""
 
 
 def _candidate(request: ActiveRequest, now: History) -> _Candidate | None:
@@ -128,34 +118,31 @@ def _pauses(group: Sequence[_Candidate], failed: Callable[[ActiveRequest, Except
         return True
 
 
-@torch.no_grad()
-def _look_at(
-    group: Sequence[_Candidate], now: History, failed: Callable[[ActiveRequest, Exception], None]
-) -> None:
-    """Ask a drafter once for its evidence in the rows of all requests of *group*, which share it."""
-    drafting = group[0].drafting
-    budget = [0] * len(now.length)
-    for one in group:
-        for row in one.rows:
-            budget[one.request.rows.start + row] = cast(DraftLength, one.drafting.length).most
-    # A copy, so that a drafter cannot change the loop's lengths.
-    shown = now.at(now.length.clone())
-    first_tokens: list[int] | None = None
-    try:
-        if drafting.foresees_tokens:
-            both = cast(ForeseesTokens, drafting.drafter).foresee(shown, torch.tensor(budget))
-            found, first_tokens = both[0].tolist(), both[1].tolist()
-        else:
-            found = cast(GivesEvidence, drafting.drafter).evidence(shown, torch.tensor(budget)).tolist()
-    except Exception as error:
-        for one in group:
-            failed(one.request, error)
-        return
-    for one in group:
-        own = [one.request.rows.start + row for row in one.rows]
-        one.evidence = tuple(found[row] for row in own)
-        if first_tokens is not None:
-            one.first_tokens = tuple(first_tokens[row] for row in own)
+def _with_outlooks(
+    candidates: Sequence[_Candidate],
+    now: History,
+    timers: Timers,
+    failed: Callable[[ActiveRequest, Exception], None],
+) -> list[_Candidate]:
+    """*candidates* with what their drafters say, each asked once; without those whose drafter raised."""
+    weighing = [one for one in candidates if one.drafting.weighs_evidence]
+    if not weighing:
+        return list(candidates)
+    found: dict[int, Outlook | None] = {
+        id(one): None for one in candidates if not one.drafting.weighs_evidence
+    }
+    with timers.phase("draft"):
+        for group in _grouped(weighing, lambda one: id(one.drafting.drafter)):
+            rows = [[one.request.rows.start + row for row in one.rows] for one in group]
+            try:
+                most = [cast(DraftLength, one.drafting.length).most for one in group]
+                said = outlooks(group[0].drafting.drafter, rows, most, now)
+            except Exception as error:
+                for one in group:
+                    failed(one.request, error)
+            else:
+                found.update(zip(map(id, group), said, strict=True))
+    return [attrs.evolve(one, outlook=found[id(one)]) for one in candidates if id(one) in found]
 
 
 def _decoding_rows(requests: Sequence[ActiveRequest], now: History) -> int:
@@ -168,14 +155,13 @@ def _questions(
     group: Sequence[_Candidate], decoding: int, failed: Callable[[ActiveRequest, Exception], None]
 ) -> list[Question]:
     """What requests that share a draft length policy ask for: it decides once, for all of their rows."""
-    if not group:
-        return []
     own = sum(len(one.rows) for one in group)
+    said = [one.outlook for one in group if one.outlook is not None]
     evidence: tuple[int, ...] | None = None
-    if all(one.evidence is not None for one in group):
+    if len(said) == len(group):
         # Rows of other requests would wait for a longer forward too.
         idle = (0,) * (decoding - own)
-        evidence = tuple(each for one in group for each in one.evidence or ()) + idle
+        evidence = tuple(each for outlook in said for each in outlook.evidence) + idle
     try:
         allowed = group[0].drafting.allowed(own, evidence)
     except Exception as error:
@@ -186,13 +172,7 @@ def _questions(
         (
             one.request,
             one.drafting,
-            Asked(
-                allowed,
-                one.rows,
-                one.request.empty_draft,
-                None if evidence is None else one.evidence,
-                None if evidence is None else one.first_tokens,
-            ),
+            Asked(allowed, one.rows, one.request.empty_draft, None if evidence is None else one.outlook),
         )
         for one in group
     ]

@@ -9,7 +9,6 @@ from torch import Tensor
 
 from ..history import History
 from ..optional_protocols import (
-    ForeseesTokens,
     GivesEvidence,
     PausesDrafts,
     WeighsEvidence,
@@ -20,6 +19,7 @@ from ..protocols import DecoderShape, Draft, Drafter, DraftLength, SpeculationSt
 from ..sampling.pipeline import SamplingPipeline
 from ..trees import draft_depths, pruned, tokens_ahead
 from ..validation import is_whole
+from .evidence import Outlook
 
 
 @attrs.frozen(eq=False)
@@ -35,11 +35,8 @@ class Asked:
     draft: Draft
     """The draft of all of the request's rows."""
 
-    evidence: tuple[int, ...] | None = None
-    """The drafter's evidence for each of *rows*; None if the length does not depend on it."""
-
-    first_tokens: tuple[int, ...] | None = None
-    """The token that a draft for each of *rows* begins with, -1 for none; None if the drafter tells none."""
+    outlook: Outlook | None = None
+    """What the drafter says of drafts for *rows*; None if the length does not depend on it."""
 
 
 @attrs.frozen(eq=False)
@@ -67,9 +64,6 @@ class Drafting:
     weighs_evidence: bool = attrs.field(init=False, repr=False)
     """Whether the draft length depends on the drafter's evidence."""
 
-    foresees_tokens: bool = attrs.field(init=False, repr=False)
-    """Whether the drafter tells the first tokens of drafts with its evidence."""
-
     @_takes_trees.default
     def _resolve_trees(self) -> bool:
         return takes_trees(self.verification)
@@ -77,10 +71,6 @@ class Drafting:
     @_compares_scores.default
     def _resolve_comparison(self) -> bool:
         return compares_scores(self.verification)
-
-    @foresees_tokens.default
-    def _resolve_foresight(self) -> bool:
-        return isinstance(self.drafter, ForeseesTokens)
 
     @pauses.default
     def _resolve_pauses(self) -> bool:
@@ -163,12 +153,12 @@ class StepOutcome:
         self.allowed = max(self.allowed, asked.allowed)
         self.drafted += [ahead[row] for row in asked.rows]
         self.accepted += [accepted[row] for row in asked.rows]
-        if asked.evidence is not None:
-            self.evidence = [*(self.evidence or []), *asked.evidence]
-        if asked.first_tokens is not None:
-            begun = [
-                tokens[row][:1] == (first,) for row, first in zip(asked.rows, asked.first_tokens, strict=True)
-            ]
+        if asked.outlook is None:
+            return
+        self.evidence = [*(self.evidence or []), *asked.outlook.evidence]
+        if asked.outlook.first_tokens is not None:
+            firsts = zip(asked.rows, asked.outlook.first_tokens, strict=True)
+            begun = [tokens[row][:1] == (first,) for row, first in firsts]
             self.foreseen = [*(self.foreseen or []), *begun]
 
     def learn(self, longest: int, **seconds: float) -> None:

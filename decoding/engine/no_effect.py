@@ -40,19 +40,25 @@ def warn_of_no_effect(pipeline: SamplingPipeline) -> None:
         )
 
 
-def warn_of_equal_samples(sampler: object, num_samples: int) -> None:
-    """Warn of several samples of a prompt by a sampler that takes the largest logit."""
-    if num_samples > 1 and isinstance(sampler, TakesArgmax) and sampler.takes_argmax:
+def warn_of_equal_samples(pipeline: SamplingPipeline, num_samples: int) -> None:
+    """
+    Warn of several samples of a prompt that all take the largest raw logit.
+
+    Processors that may change the argmax may differ by row, or draw random numbers: nothing is said of them.
+    """
+    sampler = pipeline.sampler
+    takes_argmax = isinstance(sampler, TakesArgmax) and sampler.takes_argmax
+    if num_samples > 1 and takes_argmax and not pipeline.needed:
         warnings.warn(
-            f"num_samples={num_samples} has no effect beside {sampler!r}, which takes the largest logit: the "
-            "samples of a prompt are alike. Sample with Sample()",
+            f"num_samples={num_samples} has no effect beside {sampler!r}, which takes the largest "
+            "logit: the samples of a prompt are alike. Sample with Sample()",
             NoEffectWarning,
             stacklevel=_CALLER_OF_A_CALL,
         )
 
 
 _CALLER_OF_A_CALL = 4
-"""Frames up to the line that calls a ``Generator``: this one, ``_rows``, ``__call__`` or ``stream``."""
+"""Frames up to the line that calls a generator or its ``stream``: this one, ``_rows``, and that method."""
 
 _CALLER = 5
 """Frames up to the line that builds a ``Generator``: this one, two ``__attrs_post_init__``, ``__init__``."""

@@ -11,12 +11,12 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from ..history import History
-from ..optional_protocols import RanksTokens, TakesArgmax, stages_of
+from ..optional_protocols import RanksTokens, TakesArgmax, runs_foreign_code, stages_of
 from ..protocols import NO_TOKEN_LEFT, NUMERIC_OVERFLOW, Finish, Processor, Sampler
 from ..scores import Scores
 from .candidates import Candidates
 from .fast_sampler import FastSampler, fast_sampler
-from .few_threads import few_threads
+from .one_thread import one_thread
 from .resolved_sampler import ResolvedSampler
 from .scratch import Workspace
 from .stages import Left, Stage, check_shape, dense, run
@@ -67,11 +67,14 @@ class SamplingPipeline:
     _resolved_sampler: ResolvedSampler = attrs.field(init=False, repr=False)
     """The sampler with its short cuts."""
 
-    _needed: int = attrs.field(init=False, repr=False)
-    """The number of stages that affect the sample, unless the two largest logits are too close."""
+    needed: int = attrs.field(init=False, repr=False)
+    """
+    The number of leading stages that affect the sample, unless the two largest logits are too close: 0 for a
+    sampler that takes the argmax of what keeps it.
+    """
 
-    _has_custom_parts: bool = attrs.field(init=False, repr=False)
-    """Whether there are parts without declarations."""
+    _runs_foreign_code: bool = attrs.field(init=False, repr=False)
+    """Whether a part calls code of others, which may run a model of its own on torch's threads."""
 
     fast: FastSampler | None = attrs.field(init=False, repr=False)
     """The fast path for chains that leave a few tokens; None if there is none."""
@@ -84,7 +87,7 @@ class SamplingPipeline:
     def _resolve_sampler(self) -> ResolvedSampler:
         return ResolvedSampler.of(self.sampler)
 
-    @_needed.default
+    @needed.default
     def _count_needed(self) -> int:
         needed = len(self._plan)
         if isinstance(self.sampler, TakesArgmax) and self.sampler.takes_argmax:
@@ -92,9 +95,9 @@ class SamplingPipeline:
                 needed -= 1
         return needed
 
-    @_has_custom_parts.default
-    def _look_for_custom_parts(self) -> bool:
-        return self._resolved_sampler.may_keep or any(stage.may_keep for stage in self._plan)
+    @_runs_foreign_code.default
+    def _look_for_foreign_code(self) -> bool:
+        return any(map(runs_foreign_code, (*self.stages, self.sampler)))
 
     @fast.default
     def _fast_sampler(self) -> FastSampler | None:
@@ -120,8 +123,7 @@ class SamplingPipeline:
         Raises:
             ValueError: A part returned a wrong shape.
         """
-        # Parts of others may run models of their own.
-        with contextlib.nullcontext() if self._has_custom_parts else few_threads(logits.numel()):
+        with contextlib.nullcontext() if self._runs_foreign_code else one_thread(logits.numel()):
             if self.fast is not None and (found := self.fast(logits, history, rows)) is not None:
                 return found
             ids, scores = self.run_stages(logits, history)
@@ -130,7 +132,7 @@ class SamplingPipeline:
     def run_stages(self, logits: Tensor, history: History) -> tuple[Tensor, Scores]:
         """A call without the :attr:`fast` path."""
         seen = _within(history)
-        needed, skipped = self._plan[: self._needed], self._plan[self._needed :]
+        needed, skipped = self._plan[: self.needed], self._plan[self.needed :]
         work, raw = Workspace(), _full_precision(logits.detach() if logits.requires_grad else logits)
         try:
             left = run(needed, raw, seen, work)

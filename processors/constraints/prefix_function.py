@@ -32,6 +32,7 @@ class PrefixFunction(Composable):
     shift_invariant: ClassVar[bool] = True
     local: ClassVar[bool] = False
     device_safe: ClassVar[bool] = False
+    calls_functions: ClassVar[bool] = True
 
     function: Function = attrs.field(validator=a_callable)
     """

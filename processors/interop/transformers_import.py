@@ -69,6 +69,7 @@ class FromTransformers(Composable):
     shift_invariant: ClassVar[bool] = False
     local: ClassVar[bool] = False
     device_safe: ClassVar[bool] = False
+    calls_functions: ClassVar[bool] = True
 
     processor: Callable[[Tensor, Tensor], Tensor] = attrs.field(validator=_check)
     """The wrapped callable."""

@@ -39,10 +39,11 @@ class AdaptiveLength:
     drafts have improved: after 4 steps, and after twice as many with each failed trial, up to 128.
 
     A drafter that gives evidence for its drafts, such as a lookup its match lengths
-    (:class:`~decodekit.decoding.optional_protocols.GivesEvidence`), is asked for it in every step, and
-    acceptance is learned by its strength (:class:`.evidence_length.EvidenceLength`, which bounds the loss to
-    1.25 steps of plain decoding and 0.25 % of the steps). So long matches are drafted from while short ones
-    are left, and a text that begins to repeat itself is noticed at once.
+    (:class:`~decodekit.decoding.optional_protocols.GivesEvidence`), is asked for it in every step, or every
+    fourth where many rows are far from a gain, and acceptance is learned by its strength
+    (:class:`.evidence_length.EvidenceLength`, which bounds the loss to 1.25 steps of plain decoding and
+    0.25 % of the steps, but for a width's first use). So long matches are drafted from while short ones are
+    left, and a text that begins to repeat itself is noticed at once.
 
     Of other drafters the loss is bounded too. A length is not used while it could lose more than
     is left of *allowance*, which only gains of speculation refill. What a trial could lose must
@@ -148,8 +149,6 @@ class AdaptiveLength:
 
     def weigh(self, evidence: Sequence[int]) -> int:
         """The same, given the drafter's evidence for each row; 0 where it is too weak."""
-        if not any(evidence):
-            return 0
         with self._lock:
             return self._by_evidence.choose(evidence, self._seconds.evidence_prices(self.most))
 

@@ -35,12 +35,14 @@ class EvidenceLength:
     The balance, in steps of plain decoding, starts with :data:`ALLOWANCE`; each step adds :data:`SHARE` and
     its accepted draft tokens a row, and takes the price of its draft. A length is chosen only if the balance
     pays its price, even if nothing is accepted. So *n* steps lose at most ``ALLOWANCE + n * SHARE`` against
-    plain decoding, at the expected prices. After gains up to four allowances may be lost again.
+    plain decoding, at the expected prices (a width's first use may cost more, as its price is in doubt).
+    After gains up to four allowances may be lost again.
 
     A draft must also promise its price times ``2.5 * ALLOWANCE / balance``: the less is left, the stronger
     the evidence that it is kept for. Of these lengths the one of the most tokens a second is chosen.
 
-    While drafts of many rows are far from a gain, evidence is asked for in every fourth step only.
+    While drafts of many rows are far from a gain, evidence is asked for in every fourth step only; the steps
+    between add nothing to the balance.
 
     Where the drafter tells the first token of a draft that is not made, its acceptance is learned for free.
     """
@@ -79,14 +81,14 @@ class EvidenceLength:
 
             prices: By draft length, from 0.
         """
-        if not any(evidence):
-            return 0
         self._prices = prices
         gains = [each / len(evidence) for each in self._rates.accepted(evidence, len(prices) - 1)]
-        # Among many rows even two more that are sure of their drafts would not make them pay.
-        sure = 2 / len(evidence)
-        if all(gains[k] + k * sure < price.least for k, price in enumerate(prices) if k):
+        # Whether drafts would not pay even if those of two more rows were all accepted.
+        two_more = 2 / len(evidence)
+        if all(gains[k] + k * two_more < price.least for k, price in enumerate(prices) if k):
             self._pause = _PAUSE
+        if not any(evidence):
+            return 0
         caution = _CAUTION * ALLOWANCE / max(self.balance, _LEAST_BALANCE)
         lengths = [
             k

@@ -135,6 +135,11 @@ class FittedLine:
             self.intercept, self.slope = 0.0, self._xy / self._xx
 
 
+def _at_least(seconds: float) -> float:
+    """*seconds*, or a nanosecond where the clock's resolution gave 0."""
+    return max(seconds, 1e-9)
+
+
 @attrs.define(eq=False)
 class LearnedSeconds:
     """
@@ -143,7 +148,7 @@ class LearnedSeconds:
     Outliers are clipped, so that a slow one changes little.
     """
 
-    seconds: float
+    seconds: float = attrs.field(converter=_at_least)
     """Initially a first estimate or measurement."""
 
     seen: int = 0
@@ -151,8 +156,7 @@ class LearnedSeconds:
 
     def learn(self, measured: float) -> float:
         """Add a measurement; return its ratio to what was expected, clipped."""
-        # The clock's resolution may give 0.
-        measured = max(measured, 1e-9)
+        measured = _at_least(measured)
         if self.seen < _NEW and measured < self.seconds / _MAX_RATIO:
             # Interruptions only add.
             self.seconds = measured
@@ -210,10 +214,14 @@ class StepSeconds:
         if not known:
             return 1.0
         nearest = _nearest(width, known)
-        # Wider forwards take at least as long. If the machine has become slower since the wider ones
+        # Wider steps take at least as long. If the machine has become slower since the wider ones
         # were timed, they would look cheap, and useless drafts worth their time.
-        forward = max(self._forward_seconds(each) for each in known if each <= nearest)
-        return forward + (self._rest[_nearest(width, self._rest)].seconds if self._rest else 0.0)
+        return max(
+            self._forward_seconds(each) + self._rest_seconds(each) for each in known if each <= nearest
+        )
+
+    def _rest_seconds(self, width: int) -> float:
+        return self._rest[_nearest(width, self._rest)].seconds if self._rest else 0.0
 
     def _forward_seconds(self, width: int) -> float:
         if width in self._forward:
@@ -243,8 +251,8 @@ class StepSeconds:
         """
         Prices of drafts of 0 to *most* tokens of a drafter with evidence, which costs next to nothing.
 
-        Only that of the narrowest width is in doubt: drafts that gain anything pay for a look at the others.
-        They are computed after each draft, and else now and then, since that takes as long as the drafter.
+        Only that of the narrowest width is in doubt: wider ones are tried when drafts have gained the price.
+        They are computed after each draft, and else every few steps, since that takes as long as the drafter.
         """
         if len(self._prices) != most + 1:
             self._prices, self._plain_steps = self._priced(most), 0
@@ -273,7 +281,7 @@ class StepSeconds:
         scored = length if outcome.longest is None else outcome.longest
         self._learn_step(self._width(scored), outcome.target_seconds, outcome.other_seconds)
         self._plain_steps += 1
-        if outcome.allowed or self._plain_steps > _RENEWED:
+        if outcome.allowed or self._plain_steps >= _RENEWED:
             self._prices = []
         if not outcome.allowed:
             return
@@ -295,10 +303,10 @@ class StepSeconds:
             expected = self._forward_seconds(width) if width in self._idle else target
             self._forward[width] = LearnedSeconds(expected)
         if width not in self._rest:
-            self._rest[width] = LearnedSeconds(max(rest, 1e-9))
+            self._rest[width] = LearnedSeconds(self._rest_seconds(width) if self._rest else rest)
         forward = self._forward[width]
         ratio = forward.learn(target)
-        self._rest[width].learn(rest)
+        self._learn_rest(width, rest)
         if forward.seen > _SETTLED:
             # Half of the deviation is attributed to the machine or the position, and applied to every width.
             others = ratio ** (_LEARNING_RATE / 2)
@@ -307,6 +315,14 @@ class StepSeconds:
                     other.seconds *= others
             for known in self._idle:
                 self._idle[known] *= others
+
+    def _learn_rest(self, width: int, rest: float) -> None:
+        before = self._rest[width].seconds
+        self._rest[width].learn(rest)
+        # It depends on the rows above all, and so changes at every width.
+        for known, other in self._rest.items():
+            if known != width:
+                other.seconds *= self._rest[width].seconds / before
 
     def __str__(self) -> str:
         """Milliseconds by width, and of drafting."""

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from ...decoding.history import History
 from ...decoding.protocols import Draft, SamplesTokens
 from ...decoding.validation import a_whole_number
-from .running_texts import texts_of
+from .row_texts import row_texts
 
 Ints = NDArray[np.int64]
 
@@ -42,7 +42,7 @@ class PromptLookup:
         """Propose up to *budget* tokens ``[batch]`` for each row."""
         counts = budget.tolist()
         ids = np.full((len(counts), max(counts)), -1)
-        for row, tokens in texts_of(history, counts):
+        for row, tokens in row_texts(history, counts):
             follow = tokens[self._match(tokens)[1] :]
             if len(follow):
                 # What follows the copied tokens is the draft itself: it goes on periodically.
@@ -57,7 +57,7 @@ class PromptLookup:
         """The same, and the first token of each row's draft, ``[batch]`` int64; -1 without one."""
         counts = budget.tolist()
         lengths, first_tokens = [0] * len(counts), [-1] * len(counts)
-        for row, tokens in texts_of(history, counts):
+        for row, tokens in row_texts(history, counts):
             lengths[row], start = self._match(tokens)
             if lengths[row]:
                 first_tokens[row] = int(tokens[start])

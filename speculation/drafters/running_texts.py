@@ -1,7 +1,6 @@
 """Records of running texts, found by their tokens."""
 
 import threading
-from collections.abc import Iterator, Sequence
 from typing import Any, Generic, Protocol, TypeVar
 
 import attrs
@@ -9,7 +8,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...decoding.fork_safe_lock import fork_safe_lock
-from ...decoding.history import History
 
 Ints = NDArray[np.int64]
 
@@ -66,14 +64,6 @@ class RunningTexts(Generic[R]):
             tokens = sum(len(record.tokens) for record in self._idle)
             while len(self._idle) > len(records) and (len(self._idle) > _MOST_IDLE or tokens > _MOST_TOKENS):
                 tokens -= len(self._idle.pop(0).tokens)
-
-
-def texts_of(history: History, counts: Sequence[int]) -> Iterator[tuple[int, Ints]]:
-    """The rows whose count is not 0, and their tokens."""
-    ids, lengths = history.ids.numpy(), history.length[:, 0].tolist()
-    for row, count in enumerate(counts):
-        if count:
-            yield row, ids[row, 0, : lengths[row]]
 
 
 def _continues(ids: Ints, tokens: Ints) -> bool:

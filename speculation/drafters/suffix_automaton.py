@@ -14,7 +14,8 @@ from numpy.typing import NDArray
 from ...decoding.history import History
 from ...decoding.protocols import Draft, SamplesTokens
 from ...decoding.validation import a_whole_number, as_list, is_iterable, is_whole
-from .running_texts import RunningTexts, texts_of
+from .row_texts import row_texts
+from .running_texts import RunningTexts
 from .suffix_index import SuffixIndex
 
 Ints = NDArray[np.int64]
@@ -153,7 +154,7 @@ class SuffixAutomaton:
     def _matches(self, history: History, counts: Sequence[int]) -> dict[int, _Match]:
         """Matches by row, and as many tokens after them."""
         matches, texts = {}, []
-        for row, ids in texts_of(history, counts):
+        for row, ids in row_texts(history, counts):
             text = self._texts.take(ids) or _Text()
             text.extend(ids, self._indexed_corpus)
             match = self._longest(text, counts[row])

@@ -119,7 +119,7 @@ def test_kernels_stay_within_their_operands(
     if not aoti.has_compiler() or (kind.sanitized and not has_sanitizers(tmp_path)):
         pytest.skip("needs a C++ compiler with sanitizers")
     if missing := kind.missing():
-        pytest.skip(f"this CPU has no {', '.join(sorted(missing))}")
+        pytest.skip(f"this machine lacks {', '.join(sorted(missing))}")
     runnable = sum(not each.missing() for each in KINDS) * len(DTYPES)
     minutes = pytestconfig.getoption("--fuzz-minutes") / runnable
     outcomes, findings = Counter[str](), list[str]()

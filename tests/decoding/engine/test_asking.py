@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import attrs
+import pytest
 import torch
 
 from decodekit.decoding import Batcher, Generator, MaxNewTokens, SpeculationStep
@@ -140,6 +141,97 @@ class TestAsk:
         assert [[2, 3, 0, 1, 2, 3, 0]] * 2 == [handle.result().ids[0] for handle in handles]
         assert len(pausing.asked) == Counting.looked == pausing.steps // 2 > 0
         assert len(other.asked) > 0
+
+    def test_a_shared_drafter_is_asked_for_its_evidence_once(self) -> None:
+        """In a step, with each request's budget in its own rows and none in those of others."""
+        budgets = []
+
+        class Records(PromptLookup):
+            def foresee(self, history: Any, budget: Any) -> Any:
+                budgets.append(budget.tolist())
+                return super().foresee(history, budget)
+
+        shared, short, long = Records(), Weighing(1), Weighing(2)
+        decoder = ScriptedDecoder(CYCLE, batch_size=3, line=last_token)
+        batcher, stop = Batcher(decoder), MaxNewTokens(7)
+        parts = [
+            Generator(decoder, drafter=shared, num_draft_tokens=short, stop=stop),
+            Generator(decoder, stop=stop),
+            Generator(decoder, drafter=shared, num_draft_tokens=long, stop=stop),
+        ]
+        handles = [batcher.submit(one.parts, [0, 1, 2, 3, 0, 1]) for one in parts]
+
+        assert [[2, 3, 0, 1, 2, 3, 0]] * 3 == [handle.result().ids[0] for handle in handles]
+        assert [1, 0, 2] == budgets[0]
+        assert len(budgets) == max(len(short.asked), len(long.asked))
+
+    @pytest.mark.parametrize("wrong", ["evidence", "tokens", "type", "raises"])
+    def test_a_wrong_answer_of_a_drafter_ends_its_own_requests(self, wrong: str) -> None:
+        """And says what is wrong; a request beside it goes on."""
+
+        class Wrong(PromptLookup):
+            def foresee(self, history: Any, budget: Any) -> Any:
+                evidence, tokens = super().foresee(history, budget)
+                if wrong == "raises":
+                    raise RuntimeError("no drafts")
+                return {
+                    "evidence": (evidence[:-1], tokens),
+                    "tokens": (evidence, tokens[:-1]),
+                    "type": (evidence.tolist(), tokens),
+                }[wrong]
+
+        decoder, stop = ScriptedDecoder(CYCLE, batch_size=2, line=last_token), MaxNewTokens(5)
+        batcher = Batcher(decoder)
+        parts = [
+            Generator(decoder, drafter=Wrong(), num_draft_tokens=Weighing(), stop=stop),
+            Generator(decoder, stop=stop),
+        ]
+        handles = [batcher.submit(one.parts, [0, 1, 2, 3, 0, 1]) for one in parts]
+
+        assert [[2, 3, 0, 1, 2]] == handles[1].result().ids
+        with pytest.raises((ValueError, RuntimeError), match=r"tensors \[2\]: got|no drafts"):
+            handles[0].result()
+
+    def test_a_policy_whose_pause_raises_ends_its_own_requests(self) -> None:
+        """And no other."""
+
+        class Broken(Weighing):
+            def wants_evidence(self) -> bool:
+                raise RuntimeError("no pause")
+
+        decoder, stop = ScriptedDecoder(CYCLE, batch_size=2, line=last_token), MaxNewTokens(5)
+        batcher = Batcher(decoder)
+        parts = [
+            Generator(decoder, drafter=PromptLookup(), num_draft_tokens=one, stop=stop)
+            for one in (Broken(), Weighing())
+        ]
+        handles = [batcher.submit(one.parts, [0, 1, 2, 3, 0, 1]) for one in parts]
+
+        assert [[2, 3, 0, 1, 2]] == handles[1].result().ids
+        assert "RuntimeError('no pause')" == _error(handles[0])
+
+    def test_drafters_without_evidence_are_not_paused(self) -> None:
+        """A policy that they share with one that has some decides without it."""
+
+        class Pausing(Weighing):
+            def wants_evidence(self) -> bool:
+                return False
+
+        class Bare:
+            def propose(self, history: Any, budget: Any, sample: Any) -> Any:
+                return PromptLookup().propose(history, budget, sample)
+
+        policy = Pausing()
+        decoder, stop = ScriptedDecoder(CYCLE, batch_size=2, line=last_token), MaxNewTokens(7)
+        batcher = Batcher(decoder)
+        parts = [
+            Generator(decoder, drafter=one, num_draft_tokens=policy, stop=stop)
+            for one in (PromptLookup(), Bare())
+        ]
+        handles = [batcher.submit(one.parts, [0, 1, 2, 3, 0, 1]) for one in parts]
+
+        assert [[2, 3, 0, 1, 2, 3, 0]] * 2 == [handle.result().ids[0] for handle in handles]
+        assert 2 in policy.asked
 
     def test_a_policy_that_raises_ends_the_requests_that_share_it(self) -> None:
         """And no other."""

@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 import torch
 
-from decodekit.decoding import Generator, Greedy, LowConfidence, MaxNewTokens, NoEffectWarning, Sample
-from decodekit.processors import Chain, MinP, PresencePenalty, Temperature, TopK, TopP
+from decodekit.decoding import Generator, LowConfidence, MaxNewTokens, NoEffectWarning, Sample
+from decodekit.processors import XTC, Chain, MinP, PresencePenalty, RepetitionPenalty, Temperature, TopK, TopP
 from decodekit.testing import ScriptedDecoder, last_token
 
 DECODER = ScriptedDecoder(torch.eye(8).roll(1, dims=1), batch_size=2, line=last_token)
@@ -57,11 +57,19 @@ def test_what_matters_is_not_named(parts: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize(
-    ("sampler", "num_samples", "count"), [(Greedy(), 2, 1), (Greedy(), 1, 0), (Sample(seed=0), 2, 0)]
+    ("parts", "num_samples", "count"),
+    [
+        ({}, 2, 1),
+        ({}, 1, 0),
+        ({"sampler": Sample(seed=0)}, 2, 0),
+        # It draws random numbers.
+        ({"processors": XTC(0.5, 0.1)}, 2, 0),
+        ({"processors": RepetitionPenalty(torch.tensor([1.0, 3.0]))}, 2, 0),
+    ],
 )
-def test_samples_that_are_alike(sampler: Any, num_samples: int, count: int) -> None:
+def test_samples_that_are_alike(parts: dict[str, Any], num_samples: int, count: int) -> None:
     """Said where the generator is called."""
-    generator = Generator(DECODER, sampler=sampler, stop=MaxNewTokens(2))
+    generator = Generator(DECODER, stop=MaxNewTokens(2), **parts)
     for call in (generator, lambda *given, **named: list(generator.stream(*given, **named))):
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always")

@@ -271,8 +271,30 @@ class TestWhatItLearns:
         assert pytest.approx(1.3) == seconds.verify(0)
         assert pytest.approx(1.8) == seconds.verify(4)
 
+    def test_that_more_rows_take_longer_at_every_width(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """A step of many rows at one width tells of the others, so no draft becomes cheaper than none."""
+        monkeypatch.setattr(step_seconds, "time_widths", lambda decoder: {1: 1.0, 5: 1.2})
+        seconds = step_seconds.StepSeconds()
+        seconds.prepare(ScriptedDecoder(torch.zeros(1, 2)), exact_width=False)
+        for k in (0, 4) * 100:
+            seconds.learn(SpeculationStep(k, (k,), (0,), 0.0, 1.2 if k else 1.0, 0.1), 0)
+        for _ in range(300):
+            seconds.learn(SpeculationStep(0, (0,) * 16, (0,) * 16, 0.0, 1.0, 2.0), 0)
+
+            assert seconds.verify(4) > seconds.verify(0)
+
+        assert pytest.approx(3.0, rel=0.02) == seconds.verify(0)
+        assert pytest.approx(3.2, rel=0.02) == seconds.verify(4)
+
+    def test_a_time_that_the_clock_does_not_resolve(self) -> None:
+        """Of an empty step."""
+        seconds = step_seconds.StepSeconds()
+        seconds.learn(SpeculationStep(0, (0,), (0,), 0.0, 0.0, 0.0), 0)
+
+        assert 0 < seconds.verify(0) < 1e-6
+
     def test_that_every_column_attends_to_the_text(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        """Which those of padding, whose time was taken, do not; what is more is the machine's."""
+        """Which those of padding, whose time was taken, do not; by no more than a tenth each."""
         monkeypatch.setattr(step_seconds, "time_widths", lambda decoder: {1: 1.0, 5: 1.5})
         seconds = step_seconds.StepSeconds()
         seconds.prepare(ScriptedDecoder(torch.zeros(1, 2)), exact_width=False)

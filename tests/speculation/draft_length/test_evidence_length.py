@@ -36,6 +36,22 @@ class TestTheBound:
 
             assert net >= -(ALLOWANCE + count * SHARE) - 1e-9
 
+    @settings(deadline=None)
+    @given(STEPS, st.floats(0, 3), st.floats(0, 1))
+    def test_of_a_price_in_doubt_is_what_it_may_be_at_least(
+        self, steps: list[tuple[int, int]], cost: float, doubt: float
+    ) -> None:
+        """The first use of a width is allowed if that is affordable; it settles the price."""
+        policy, net, used = EvidenceLength(24.0), 0.0, False
+        for count, (evidence, agreed) in enumerate(steps, 1):
+            prices = [Price(0.0), Price(cost, 0.0 if used else cost * doubt)]
+            k = policy.choose([evidence], prices)
+            accepted = min(agreed, k)
+            policy.learn(SpeculationStep(k, (k,), (accepted,), 0.0, 1.0, 0.0, (evidence,)))
+            net, used = net + accepted - prices[k].expected, used or k > 0
+
+            assert net >= -(ALLOWANCE + count * SHARE + cost * doubt) - 1e-9
+
     def test_useless_drafts_end(self) -> None:
         """Of 200 steps with evidence few draft in vain."""
         policy, prices = EvidenceLength(24.0), [Price(0.0), Price(0.25)]
@@ -68,18 +84,21 @@ class TestWhatItLearns:
             assert 0 == policy.choose([1], prices)
 
             for evidence in (1, 2, 3, 4) * 20:
-                step = SpeculationStep(0, (0,), (0,), 0.0, 1.0, 0.0, (evidence,), (foreseen,))
+                step = SpeculationStep(0, (0,), (0,), 0.0, 1.0, 0.0, (evidence,), foreseen=(foreseen,))
                 policy.learn(step)
 
             assert expected == policy.choose([4], prices) == policy.choose([1], prices)
 
     @pytest.mark.parametrize(("rows", "waits"), [(1, 0), (4, 0), (16, 3)])
-    def test_many_rows_far_from_a_gain_are_looked_at_now_and_then(self, rows: int, waits: int) -> None:
-        """Where one more row that repeats itself could not make a draft pay."""
+    @pytest.mark.parametrize("evidence", [0, 1])
+    def test_many_rows_far_from_a_gain_are_looked_at_now_and_then(
+        self, evidence: int, rows: int, waits: int
+    ) -> None:
+        """Where two more rows that repeat themselves could not make a draft pay."""
         policy, prices = EvidenceLength(24.0), [Price(0.0), *[Price(1.5)] * 4]
         for _ in range(3):
             assert policy.wants_evidence()
-            assert 0 == policy.choose([1] * rows, prices)
+            assert 0 == policy.choose([evidence] * rows, prices)
             assert [False] * waits == [policy.wants_evidence() for _ in range(waits)]
 
     def test_a_gain_that_is_near_is_looked_for_in_every_step(self) -> None:
@@ -93,8 +112,8 @@ class TestWhatItLearns:
     def test_rows_without_evidence_foresee_nothing(self) -> None:
         """They are other requests', and their tokens no drafts'."""
         policy, other = EvidenceLength(24.0), EvidenceLength(24.0)
-        policy.learn(SpeculationStep(0, (0, 0), (0, 0), 0.0, 1.0, 0.0, (3, 0), (True, False)))
-        other.learn(SpeculationStep(0, (0,), (0,), 0.0, 1.0, 0.0, (3,), (True,)))
+        policy.learn(SpeculationStep(0, (0, 0), (0, 0), 0.0, 1.0, 0.0, (3, 0), foreseen=(True, False)))
+        other.learn(SpeculationStep(0, (0,), (0,), 0.0, 1.0, 0.0, (3,), foreseen=(True,)))
 
         assert rates(other) == rates(policy)
 
@@ -109,7 +128,7 @@ class TestWhatItLearns:
         lengths = []
         for _ in range(60):
             lengths.append(k := policy.weigh([5]))
-            step = SpeculationStep(k, (k,), (k,), 1e-5, 0.012 if k else 0.01, 0.0, (5,), (True,))
+            step = SpeculationStep(k, (k,), (k,), 1e-5, 0.012 if k else 0.01, 0.0, (5,), foreseen=(True,))
             policy.learn(step)
 
         assert [4] * 30 == lengths[30:]

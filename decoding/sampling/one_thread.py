@@ -1,4 +1,4 @@
-"""Number of torch's threads for a row's arithmetic on the host."""
+"""Arithmetic on few logits, on one of torch's threads."""
 
 import contextlib
 import ctypes
@@ -6,13 +6,14 @@ from collections.abc import Callable, Iterator
 
 import torch
 
-ELEMENTS_A_THREAD = 2**19
+WORTH_THREADS = 2**19
 """
-Logits for which one thread is at least as fast as two.
+Logits from which on several threads are used.
 
-The second is woken for each operation, and then waits awake on a core that the next forward needs. On an AMD
+The others are woken for each operation, and then wait awake on cores that the next forward needs. On an AMD
 EPYC of two cores, steps of SmolLM2-135M with int8 weights at a temperature take 3.45 ms instead of 3.70
-(49,152 logits), and 11.8 instead of 12.2 with 16 rows.
+(49,152 logits), and 11.8 instead of 12.2 with 16 rows. Numbers between are not used: OpenMP would end the
+threads that it does not need, and make them again for the forward.
 """
 
 
@@ -35,15 +36,14 @@ _set_own_threads = _openmp_setter()
 
 
 @contextlib.contextmanager
-def few_threads(elements: int) -> Iterator[None]:
-    """While the body runs, use no more of torch's threads than are worth it for tensors of *elements*."""
+def one_thread(elements: int) -> Iterator[None]:
+    """While the body runs, use one of torch's threads, if tensors of *elements* are not worth several."""
     before = torch.get_num_threads()
-    enough = max(1, elements // ELEMENTS_A_THREAD)
-    if _set_own_threads is None or enough >= before:
+    if _set_own_threads is None or elements >= WORTH_THREADS or before == 1:
         yield
         return
-    _set_own_threads(enough)
     try:
+        _set_own_threads(1)
         yield
     finally:
         _set_own_threads(before)
