@@ -209,7 +209,7 @@ class TestGeneration:
         """The next text equals plain decoding."""
         failing = Failing(SuffixAutomaton(), at=3)
         parts = {"sampler": Sample(3), "stop": MaxNewTokens(20)}
-        fast = SpeculativeGenerator(ScriptedDecoder(table(1)), failing, **parts)
+        fast = SpeculativeGenerator(ScriptedDecoder(table(1)), failing, num_draft_tokens=4, **parts)
         with pytest.raises(RuntimeError, match="broken"):
             fast([1, 2, 3])
 
