@@ -65,7 +65,9 @@ def outlooks(
 
 def _for_rows(answer: Any, rows: int) -> list[int]:
     """The numbers of a drafter's *answer*, one for each row."""
-    if not isinstance(answer, Tensor) or answer.shape != (rows,):
-        came = list(answer.shape) if isinstance(answer, Tensor) else repr(answer)
-        raise ValueError(f"a drafter must give evidence and first tokens as tensors [{rows}]: got {came}")
+    if not isinstance(answer, Tensor) or answer.shape != (rows,) or answer.dtype != torch.int64:
+        came = f"{list(answer.shape)} of {answer.dtype}" if isinstance(answer, Tensor) else repr(answer)
+        raise ValueError(
+            f"a drafter must give evidence and first tokens as int64 tensors [{rows}]: got {came}"
+        )
     return cast(list[int], answer.tolist())

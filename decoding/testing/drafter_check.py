@@ -1,5 +1,7 @@
 """The contract checks of a drafter."""
 
+from typing import Any
+
 import torch
 from torch import Tensor
 
@@ -161,8 +163,7 @@ class _Trial:
         if not isinstance(self.drafter, GivesEvidence):
             return
         rule = "a drafter with evidence must be a function of the history"
-        evidence = self.drafter.evidence(history, budget).tolist()
-        for row, strength in enumerate(evidence):
+        for row, strength in enumerate(_numbers(self.drafter.evidence(history, budget), len(budget))):
             kept = _kept(draft, row)
             came = f"came: evidence {strength} and the draft {kept}"
             fed = f"fed {history.before(row, 0).tolist()}, budget {int(budget[row])}"
@@ -190,15 +191,15 @@ class _Trial:
         self, drafter: ForeseesTokens, history: History, budget: Tensor, draft: Draft
     ) -> None:
         """Require that what *drafter* foresees are its evidence and the first tokens of *draft*."""
-        evidence, first_tokens = drafter.foresee(history, budget)
+        evidence, first_tokens = (_numbers(each, len(budget)) for each in drafter.foresee(history, budget))
         expected = [(_kept(draft, row) or [-1])[0] for row in range(len(budget))]
-        came = f"fed budgets {budget.tolist()}; came {evidence.tolist()} and {first_tokens.tolist()}"
+        came = f"fed budgets {budget.tolist()}; came {evidence} and {first_tokens}"
         require(
-            evidence.tolist() == drafter.evidence(history, budget).tolist(),
+            evidence == drafter.evidence(history, budget).tolist(),
             f"a drafter must foresee with the evidence that it gives: {came}",
         )
         require(
-            first_tokens.tolist() == expected,
+            first_tokens == expected,
             f"a drafter must foresee the first tokens of its drafts, {expected}: {came}",
         )
 
@@ -208,6 +209,18 @@ class _Trial:
             one, other = _kept(expected, row), _kept(came, row)
             text = history.before(row, 0).tolist()
             require(one == other, f"{rule}: fed {text} in row {row}; came: {other}, and before {one}")
+
+
+def _numbers(answer: Any, rows: int) -> list[int]:
+    """What a drafter says of each row, required to be a number of it."""
+    is_tensor = isinstance(answer, Tensor)
+    came = f"{list(answer.shape)} of {answer.dtype}" if is_tensor else repr(answer)
+    require(
+        is_tensor and answer.shape == (rows,) and answer.dtype == torch.int64,
+        f"a drafter must give evidence and first tokens as int64 tensors [{rows}]; came: {came}",
+    )
+    numbers: list[int] = answer.tolist()
+    return numbers
 
 
 def _kept(draft: Draft, row: int) -> list[int]:

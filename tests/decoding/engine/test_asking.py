@@ -165,7 +165,7 @@ class TestAsk:
         assert [1, 0, 2] == budgets[0]
         assert len(budgets) == max(len(short.asked), len(long.asked))
 
-    @pytest.mark.parametrize("wrong", ["evidence", "tokens", "type", "raises"])
+    @pytest.mark.parametrize("wrong", ["evidence", "tokens", "type", "dtype", "raises"])
     def test_a_wrong_answer_of_a_drafter_ends_its_own_requests(self, wrong: str) -> None:
         """And says what is wrong; a request beside it goes on."""
 
@@ -178,6 +178,7 @@ class TestAsk:
                     "evidence": (evidence[:-1], tokens),
                     "tokens": (evidence, tokens[:-1]),
                     "type": (evidence.tolist(), tokens),
+                    "dtype": (evidence.float(), tokens),
                 }[wrong]
 
         decoder, stop = ScriptedDecoder(CYCLE, batch_size=2, line=last_token), MaxNewTokens(5)
@@ -189,7 +190,7 @@ class TestAsk:
         handles = [batcher.submit(one.parts, [0, 1, 2, 3, 0, 1]) for one in parts]
 
         assert [[2, 3, 0, 1, 2]] == handles[1].result().ids
-        with pytest.raises((ValueError, RuntimeError), match=r"tensors \[2\]: got|no drafts"):
+        with pytest.raises((ValueError, RuntimeError), match=r"int64 tensors \[2\]: got|no drafts"):
             handles[0].result()
 
     def test_a_policy_whose_pause_raises_ends_its_own_requests(self) -> None:

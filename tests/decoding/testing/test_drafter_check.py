@@ -129,6 +129,26 @@ class TestCheckDrafter:
         with pytest.raises(AssertionError, match=message):
             check_drafter(Wrong())
 
+    @pytest.mark.parametrize(
+        "answer",
+        [
+            lambda budget: torch.full((len(budget),), 0.5),
+            lambda budget: budget[:, None] + 1,
+            lambda budget: [1] * len(budget),
+            lambda budget: torch.ones(len(budget) + 1, dtype=torch.int64),
+        ],
+        ids=["dtype", "shape", "list", "rows"],
+    )
+    def test_finds_evidence_that_is_no_number_of_each_row(self, answer) -> None:
+        """As the loop would, in whose middle it were too late."""
+
+        class Wrong(WithEvidence):
+            def evidence(self, history, budget):
+                return answer(budget)
+
+        with pytest.raises(AssertionError, match=r"int64 tensors \[3\]; came: "):
+            check_drafter(Wrong(lambda self, h, b: Draft(ids(b))))
+
     def test_refuses_wrong_arguments(self) -> None:
         """Before anything is called."""
         with pytest.raises(TypeError, match="'drafter' must have propose"):
