@@ -204,6 +204,11 @@ class StatefulSampler(DeclaresState, BeginsRuns, Protocol):
     """
 
 
+def takes_argmax(sampler: object) -> bool:
+    """Whether *sampler* takes the largest logit; False if undeclared."""
+    return isinstance(sampler, TakesArgmax) and sampler.takes_argmax
+
+
 def draws_softmax(sampler: object) -> bool:
     """Whether *sampler* is known to draw from the softmax of the logits."""
     return isinstance(sampler, DrawsSoftmax) and sampler.draws_softmax

@@ -8,13 +8,7 @@ import torch
 from torch import Tensor
 
 from ..history import History
-from ..optional_protocols import (
-    CatchesUp,
-    DraftsWhile,
-    EndsDrafts,
-    GoesOn,
-    PausesDrafts,
-)
+from ..optional_protocols import CatchesUp, DraftsWhile, EndsDrafts, GoesOn, PausesDrafts
 from ..protocols import Draft, DraftLength, SamplesTokens
 from ..results.timers import Timers
 from ..scores import Scores
@@ -60,14 +54,11 @@ def ask(
         For each request what it asked for; None where no row can be drafted for.
     """
     candidates = list(filter(None, (_candidate(request, now) for request in requests)))
-    groups = _grouped(candidates, lambda one: id(one.drafting.length))
-    drafting_now = [one for group in groups if not _pauses(group, failed) for one in group]
+    going_on = [one for group in _by_policy(candidates) if not _pauses(group, failed) for one in group]
     decoding = _decoding_rows(requests, now)
     questions = [
         question
-        for group in _grouped(
-            _with_outlooks(drafting_now, now, timers, failed), lambda one: id(one.drafting.length)
-        )
+        for group in _by_policy(_with_outlooks(going_on, now, timers, failed))
         for question in _questions(group, decoding, failed)
     ]
     asked = {id(question[0]): question[2] for question in questions}
@@ -103,6 +94,11 @@ def _candidate(request: ActiveRequest, now: History) -> _Candidate | None:
         begun = (now.length[request.rows, 0] > now.prompt[request.rows]).tolist()
         rows, request.begun = [row for row in rows if begun[row]], all(begun)
     return _Candidate(request, drafting, rows) if rows else None
+
+
+def _by_policy(candidates: Iterable[_Candidate]) -> list[list[_Candidate]]:
+    """*candidates* that share a draft length policy together."""
+    return _grouped(candidates, lambda one: id(one.drafting.length))
 
 
 def _pauses(group: Sequence[_Candidate], failed: Callable[[ActiveRequest, Exception], None]) -> bool:

@@ -417,7 +417,7 @@ class DecodeLoop:
             if drafting is None or isinstance(drafting.length, int) or question is None or answer is None:
                 continue
             _, outcome = found.get(id(drafting.length), (0, StepOutcome(drafting.length, decoding)))
-            outcome.add(question, answer.num_accepted, {each.row: each.ids for each in answer.outputs})
+            outcome.add(question, answer.num_accepted, answer.outputs)
             outcome.bystanders -= len(question.rows)
             found[id(drafting.length)] = number, outcome
         return dict(found.values())

@@ -1,6 +1,6 @@
 """Drafting: what one request asks of its drafter, and the draft that fits."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import cast
 
 import attrs
@@ -16,6 +16,7 @@ from ..optional_protocols import (
     takes_trees,
 )
 from ..protocols import DecoderShape, Draft, Drafter, DraftLength, SpeculationStep, Verification
+from ..results.events import StepOutput
 from ..sampling.pipeline import SamplingPipeline
 from ..trees import draft_depths, pruned, tokens_ahead
 from ..validation import is_whole
@@ -138,7 +139,7 @@ class StepOutcome:
     evidence: list[int] | None = None
     foreseen: list[bool] | None = None
 
-    def add(self, asked: Asked, accepted: Sequence[int], tokens: Mapping[int, Sequence[int]]) -> None:
+    def add(self, asked: Asked, accepted: Sequence[int], outputs: Sequence[StepOutput]) -> None:
         """
         Add the rows of one request.
 
@@ -147,7 +148,7 @@ class StepOutcome:
 
             accepted: The accepted draft tokens of each row.
 
-            tokens: Their new tokens, by row.
+            outputs: The outputs of the step.
         """
         ahead = tokens_ahead(asked.draft).tolist() if asked.draft.ids.shape[1] else [0] * len(accepted)
         self.allowed = max(self.allowed, asked.allowed)
@@ -157,6 +158,7 @@ class StepOutcome:
             return
         self.evidence = [*(self.evidence or []), *asked.outlook.evidence]
         if asked.outlook.first_tokens is not None:
+            tokens = {output.row: output.ids for output in outputs}
             firsts = zip(asked.rows, asked.outlook.first_tokens, strict=True)
             begun = [tokens[row][:1] == (first,) for row, first in firsts]
             self.foreseen = [*(self.foreseen or []), *begun]

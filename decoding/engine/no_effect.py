@@ -6,7 +6,7 @@ import attrs
 import torch
 
 from ..history import History
-from ..optional_protocols import KeepsArgmax, TakesArgmax
+from ..optional_protocols import KeepsArgmax, takes_argmax
 from ..protocols import Processor
 from ..sampling.pipeline import SamplingPipeline
 
@@ -22,9 +22,9 @@ def warn_of_no_effect(pipeline: SamplingPipeline) -> None:
     A stage before one that may change the argmax, such as a penalty, matters and is not named. Nor is one
     at its neutral value, which is written to have none.
     """
-    if not (isinstance(pipeline.sampler, TakesArgmax) and pipeline.sampler.takes_argmax):
+    if not takes_argmax(pipeline.sampler):
         return
-    idle = []
+    idle: list[str] = []
     for stage in reversed(pipeline.stages):
         if not (isinstance(stage, KeepsArgmax) and stage.keeps_argmax):
             break
@@ -46,11 +46,9 @@ def warn_of_equal_samples(pipeline: SamplingPipeline, num_samples: int) -> None:
 
     Processors that may change the argmax may differ by row, or draw random numbers: nothing is said of them.
     """
-    sampler = pipeline.sampler
-    takes_argmax = isinstance(sampler, TakesArgmax) and sampler.takes_argmax
-    if num_samples > 1 and takes_argmax and not pipeline.needed:
+    if num_samples > 1 and takes_argmax(pipeline.sampler) and not pipeline.needed:
         warnings.warn(
-            f"num_samples={num_samples} has no effect beside {sampler!r}, which takes the largest "
+            f"num_samples={num_samples} has no effect beside {pipeline.sampler!r}, which takes the largest "
             "logit: the samples of a prompt are alike. Sample with Sample()",
             NoEffectWarning,
             stacklevel=_CALLER_OF_A_CALL,

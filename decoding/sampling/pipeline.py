@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from ..history import History
-from ..optional_protocols import RanksTokens, TakesArgmax, runs_foreign_code, stages_of
+from ..optional_protocols import RanksTokens, runs_foreign_code, stages_of, takes_argmax
 from ..protocols import NO_TOKEN_LEFT, NUMERIC_OVERFLOW, Finish, Processor, Sampler
 from ..scores import Scores
 from .candidates import Candidates
@@ -90,7 +90,7 @@ class SamplingPipeline:
     @needed.default
     def _count_needed(self) -> int:
         needed = len(self._plan)
-        if isinstance(self.sampler, TakesArgmax) and self.sampler.takes_argmax:
+        if takes_argmax(self.sampler):
             while needed and self._plan[needed - 1].keeps_argmax:
                 needed -= 1
         return needed

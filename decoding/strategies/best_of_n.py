@@ -6,7 +6,7 @@ from typing import Any
 import attrs
 from attrs import validators
 
-from ..optional_protocols import TakesArgmax
+from ..optional_protocols import takes_argmax
 from ..results.events import Event
 from ..validation import a_whole_number, as_whole, is_whole
 from .candidates import Choices, Scorer, choices_of
@@ -56,7 +56,7 @@ class BestOfN:
                 f"ScoredBy(function): got {self.by!r}"
             )
         sampler = self.source.parts.sampler
-        if self.num_samples > 1 and isinstance(sampler, TakesArgmax) and sampler.takes_argmax:
+        if self.num_samples > 1 and takes_argmax(sampler):
             raise ValueError(f"'sampler' must sample at random, or all samples are the same: got {sampler!r}")
 
     def __call__(self, prompts: Any, random_stream: int = 0) -> Choices:

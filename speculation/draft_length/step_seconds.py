@@ -11,21 +11,14 @@ import torch
 from ...decoding.cache.slots import Slots
 from ...decoding.optional_protocols import AnyDecoder, OffersFeeder
 from ...decoding.protocols import Decoder, SpeculationStep
+from .fitted_line import FittedLine
+from .learned_seconds import LEARNING_RATE, LearnedSeconds
 
 _DRAFT_TOKEN_PRICE = 0.1
 """Prior time of a draft token, in steps of plain decoding."""
 
-_MAX_RATIO = 1.25
-"""Upper limit of measured over expected forward time."""
-
-_LEARNING_RATE = 0.125
-"""Exponent by which a measured ratio updates an estimate."""
-
 _SETTLED = 64
 """Forwards of a width after which deviations are attributed to the machine, not to its initial timing."""
-
-_NEW = 4
-"""Steps of a width in which a faster one replaces its initial timing."""
 
 _RENEWED = 8
 """Steps without a draft after which prices of drafts are computed again."""
@@ -35,9 +28,6 @@ _DOUBT = 2.0
 
 _OUTLIER = 4.0
 """Upper limit of measured over expected drafting time."""
-
-_ORIGIN = 0.1
-"""Weight of the origin (no draft tokens, no time), in measurements of one draft token."""
 
 _MOST_ATTENTION = 0.1
 """Upper limit of the time that a column attends to its text, in idle forwards of the narrowest width."""
@@ -97,73 +87,6 @@ def _time_forward(decoder: Decoder, width: int) -> float:
     # Reading a value synchronises with an asynchronous device.
     decoder.forward(ids, start)[0, 0, 0].item()
     return time.perf_counter() - begun
-
-
-@attrs.define(eq=False)
-class FittedLine:
-    """
-    Linear model of drafting seconds by number of draft tokens.
-
-    Least squares of the relative errors, with exponential forgetting. Intercept and slope are
-    >= 0; if all drafts had one length the line goes through the origin.
-    """
-
-    intercept: float = attrs.field(default=0.0, init=False)
-    slope: float = attrs.field(default=0.0, init=False)
-    # Weighted sums of 1, x, x², y and xy. The origin keeps a small constant weight.
-    _w: float = attrs.field(default=0.0, init=False)
-    _x: float = attrs.field(default=0.0, init=False)
-    _xx: float = attrs.field(default=0.0, init=False)
-    _y: float = attrs.field(default=0.0, init=False)
-    _xy: float = attrs.field(default=0.0, init=False)
-
-    def __call__(self, x: float) -> float:
-        """The line at *x*."""
-        return self.intercept + self.slope * x
-
-    def learn(self, x: float, y: float) -> None:
-        """Add a measurement."""
-        keep, weight = 0.9, 1 / max(x, 1.0) ** 2
-        self._w, self._x = keep * self._w + weight, keep * self._x + weight * x
-        self._xx, self._y = keep * self._xx + weight * x * x, keep * self._y + weight * y
-        self._xy = keep * self._xy + weight * x * y
-        total = self._w + _ORIGIN
-        spread = total * self._xx - self._x**2
-        self.slope = max((total * self._xy - self._x * self._y) / spread, 0.0) if self._xx else 0.0
-        self.intercept = (self._y - self.slope * self._x) / total
-        if self.intercept < 0:
-            self.intercept, self.slope = 0.0, self._xy / self._xx
-
-
-def _at_least(seconds: float) -> float:
-    """*seconds*, or a nanosecond where the clock's resolution gave 0."""
-    return max(seconds, 1e-9)
-
-
-@attrs.define(eq=False)
-class LearnedSeconds:
-    """
-    Seconds of some work, learned from measurements.
-
-    Outliers are clipped, so that a slow one changes little.
-    """
-
-    seconds: float = attrs.field(converter=_at_least)
-    """Initially a first estimate or measurement."""
-
-    seen: int = 0
-    """Number of measurements."""
-
-    def learn(self, measured: float) -> float:
-        """Add a measurement; return its ratio to what was expected, clipped."""
-        measured = _at_least(measured)
-        if self.seen < _NEW and measured < self.seconds / _MAX_RATIO:
-            # Interruptions only add.
-            self.seconds = measured
-        ratio = min(max(measured / self.seconds, 1 / _MAX_RATIO), _MAX_RATIO)
-        self.seconds *= ratio**_LEARNING_RATE
-        self.seen += 1
-        return ratio
 
 
 @attrs.define(eq=False)
@@ -301,15 +224,14 @@ class StepSeconds:
     def _learn_step(self, width: int, target: float, rest: float) -> None:
         if width not in self._forward:
             expected = self._forward_seconds(width) if width in self._idle else target
-            self._forward[width] = LearnedSeconds(expected)
-        if width not in self._rest:
-            self._rest[width] = LearnedSeconds(self._rest_seconds(width) if self._rest else rest)
+            beside = self._rest_seconds(width) if self._rest else rest
+            self._forward[width], self._rest[width] = LearnedSeconds(expected), LearnedSeconds(beside)
         forward = self._forward[width]
         ratio = forward.learn(target)
         self._learn_rest(width, rest)
         if forward.seen > _SETTLED:
             # Half of the deviation is attributed to the machine or the position, and applied to every width.
-            others = ratio ** (_LEARNING_RATE / 2)
+            others = ratio ** (LEARNING_RATE / 2)
             for known, other in self._forward.items():
                 if known != width:
                     other.seconds *= others
