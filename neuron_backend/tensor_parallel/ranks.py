@@ -16,6 +16,7 @@ some of them reach. Every forward therefore begins with a comparison of the inpu
 (:meth:`Ranks.check_same`), an all-reduce of two numbers, so that divergence is an error at once.
 """
 
+import atexit
 import contextlib
 import os
 import sys
@@ -70,7 +71,7 @@ class Ranks:
         """
         The ranks that ``torchrun`` started; None if *tp_degree* is 1.
 
-        Initialises the process group, unless the program has done so.
+        Initialises the process group, unless the program has done so, and destroys it when the program ends.
 
         Raises:
             ValueError: *tp_degree* is not an integer >= 1, or not the number of processes.
@@ -89,6 +90,7 @@ class Ranks:
         if not made:
             backend = "cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo"
             dist.init_process_group(backend, timeout=TIMEOUT)
+            atexit.register(_destroy_at_exit, dist.group.WORLD)
         _make_group_of_programs()
         group = dist.distributed_c10d._get_default_group()
         return cls(degree=tp_degree, rank=dist.get_rank(), group=group.group_name)
@@ -197,6 +199,17 @@ def _timeout() -> timedelta:
 
 def _content(tensor: Tensor) -> tuple[bytes, bytes]:
     return repr(tuple(tensor.shape)).encode(), tensor.contiguous().numpy().tobytes()
+
+
+def _destroy_at_exit(made: dist.ProcessGroup | None) -> None:
+    """
+    Destroy the process groups if the program has not replaced *made*.
+
+    A gloo thread that is still releasing a tensor when the interpreter ends aborts the process. Destroying
+    the groups waits for their threads.
+    """
+    if dist.is_initialized() and dist.group.WORLD is made:
+        dist.destroy_process_group()
 
 
 def _make_group_of_programs() -> None:

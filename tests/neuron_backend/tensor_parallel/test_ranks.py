@@ -1,9 +1,11 @@
-"""Ranks in one process; two processes are in :mod:`.test_sharded_model`."""
+"""Ranks by themselves; those of a sharded model are in :mod:`.test_sharded_model`."""
 
+import subprocess
 import sys
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -34,6 +36,38 @@ class TestEnvironment:
         with pytest.raises(ValueError, match=r"start the program with: torchrun --nproc-per-node 4 chat\.py"):
             compile_decoder(tiny_model("llama"), tp_degree=4)
         assert Ranks.of_environment(1) is None
+
+    @pytest.mark.slow
+    @pytest.mark.parametrize("own", [False, True])
+    def test_the_process_group_ends_with_the_program(self, own: bool, tmp_path: Path) -> None:
+        """Its threads abort a process whose interpreter ends first. A program's own group is left to it."""
+        program = tmp_path / "program.py"
+        program.write_text(PROGRAM_OF_A_GROUP.format(before="init_process_group('gloo')" if own else "..."))
+
+        run = subprocess.run(
+            [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", program],
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+
+        assert run.stdout.count(str(own)) == 2
+
+
+PROGRAM_OF_A_GROUP = """
+import atexit
+from torch.distributed import destroy_process_group, init_process_group, is_initialized
+from decodekit.neuron_backend.tensor_parallel.ranks import Ranks
+
+@atexit.register
+def after_decodekit():
+    print(is_initialized(), flush=True)
+    if is_initialized():
+        destroy_process_group()
+
+{before}
+assert Ranks.of_environment(2).have_same(b"the same")
+"""
 
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16])
