@@ -25,6 +25,7 @@ class Benchmark:
             prog=f"decodekit bench {self.name}",
             description=module.__doc__,
             formatter_class=argparse.RawDescriptionHelpFormatter,
+            allow_abbrev=False,
         )
         module.add_arguments(parser)
         parser.set_defaults(run=module.run)

@@ -15,7 +15,7 @@ import attrs
 import torch
 
 from ...decoding import History, SpeculationStep
-from ...decoding.optional_protocols import ForeseesTokens, GivesEvidence, WeighsEvidence
+from ...decoding.optional_protocols import ForeseesTokens, GivesEvidence, PausesDrafts, WeighsEvidence
 from ...decoding.protocols import Drafter, DraftLength, SamplesTokens
 
 _NO_SAMPLING = cast(SamplesTokens, None)
@@ -131,30 +131,50 @@ def replay(
 
         other_seconds: Seconds of a step outside forward and drafter.
     """
-    steps, seconds, position = [], 0.0, 0
+    steps, position = list[SpeculationStep](), 0
+    plain = SpeculationStep(0, (0,), (0,), 0.0, min(forward_seconds.items())[1], other_seconds)
     while position < len(drafts):
-        draft, drafting = drafts[position], 0.0
-        weighs = isinstance(length, WeighsEvidence) and draft.evidence is not None
-        evidence = (cast(int, draft.evidence),) if weighs else None
-        if evidence is not None:
-            drafting += draft.evidence_seconds
-        allowed = _allowed(length, evidence)
-        drafting += draft.seconds if allowed else 0.0
-        drafted, accepted = min(allowed, draft.drafted), min(allowed, draft.agreed)
-        forward = next(each for width, each in forward_seconds.items() if width > drafted)
-        foreseen = (draft.agreed > 0,) if evidence is not None and draft.foresees else None
-        step = SpeculationStep(
-            allowed, (drafted,), (accepted,), drafting, forward, other_seconds, evidence, foreseen=foreseen
-        )
-        if not isinstance(length, int):
-            length.learn(step)
+        step = plain
+        if not _pauses(length, drafts[position]):
+            step = _asked(length, drafts[position], forward_seconds, other_seconds)
+            if not isinstance(length, int):
+                length.learn(step)
         steps.append(step)
-        seconds += drafting + forward + other_seconds
-        position += 1 + accepted
+        position += 1 + step.accepted[0]
+    seconds = sum(step.draft_seconds + step.target_seconds + step.other_seconds for step in steps)
     return Replay(seconds, tuple(steps))
 
 
-def _allowed(length: int | DraftLength, evidence: tuple[int] | None) -> int:
+def _weighs(length: int | DraftLength, draft: RecordedDraft) -> bool:
+    return draft.evidence is not None and isinstance(length, WeighsEvidence)
+
+
+def _pauses(length: int | DraftLength, draft: RecordedDraft) -> bool:
+    """Whether the policy does without the drafter in this step."""
+    return _weighs(length, draft) and isinstance(length, PausesDrafts) and not length.wants_evidence()
+
+
+def _asked(
+    length: int | DraftLength,
+    draft: RecordedDraft,
+    forward_seconds: Mapping[int, float],
+    other_seconds: float,
+) -> SpeculationStep:
+    """A step in which the drafter is asked for evidence if *length* weighs it, and for the draft chosen."""
+    evidence = (cast(int, draft.evidence),) if _weighs(length, draft) else None
     if isinstance(length, int):
-        return length
-    return length(1) if evidence is None else cast(WeighsEvidence, length).weigh(evidence)
+        allowed = length
+    else:
+        allowed = length(1) if evidence is None else cast(WeighsEvidence, length).weigh(evidence)
+    drafting = (draft.seconds if allowed else 0.0) + (0.0 if evidence is None else draft.evidence_seconds)
+    drafted, accepted = min(allowed, draft.drafted), min(allowed, draft.agreed)
+    return SpeculationStep(
+        allowed,
+        (drafted,),
+        (accepted,),
+        drafting,
+        next(each for width, each in forward_seconds.items() if width > drafted),
+        other_seconds,
+        evidence,
+        foreseen=(draft.agreed > 0,) if evidence is not None and draft.foresees else None,
+    )

@@ -1,6 +1,6 @@
 """Asking the drafters: each one once, over the whole table."""
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from typing import TypeVar, cast
 
 import attrs
@@ -21,9 +21,12 @@ Item = TypeVar("Item")
 Question = tuple[ActiveRequest, Drafting, Asked]
 
 
+# Not around the whole run: between steps the caller's code runs, perhaps in another thread.
+@torch.no_grad()
 def ask(
     requests: Sequence[ActiveRequest],
     now: History,
+    decoding: int,
     timers: Timers,
     alone: bool,
     most: int | None,
@@ -40,6 +43,8 @@ def ask(
 
         now: The table's tokens so far, width 1.
 
+        decoding: How many rows of *requests* have their first token.
+
         timers: The table's.
 
         alone: Whether the table is that of the one request.
@@ -55,10 +60,9 @@ def ask(
     """
     candidates = list(filter(None, (_candidate(request, now) for request in requests)))
     going_on = [one for group in _by_policy(candidates) if not _pauses(group, failed) for one in group]
-    decoding = _decoding_rows(requests, now)
     questions = [
         question
-        for group in _by_policy(_with_outlooks(going_on, now, timers, failed))
+        for group in _by_policy(_asked_for_outlooks(going_on, now, timers, failed))
         for question in _questions(group, decoding, failed)
     ]
     asked = {id(question[0]): question[2] for question in questions}
@@ -70,7 +74,7 @@ def ask(
     return [asked.get(id(request)) for request in requests]
 
 
-@attrs.frozen(eq=False)
+@attrs.define(eq=False)
 class _Candidate:
     """A request that may draft in this step."""
 
@@ -96,7 +100,7 @@ def _candidate(request: ActiveRequest, now: History) -> _Candidate | None:
     return _Candidate(request, drafting, rows) if rows else None
 
 
-def _by_policy(candidates: Iterable[_Candidate]) -> list[list[_Candidate]]:
+def _by_policy(candidates: Sequence[_Candidate]) -> list[list[_Candidate]]:
     """*candidates* that share a draft length policy together."""
     return _grouped(candidates, lambda one: id(one.drafting.length))
 
@@ -114,37 +118,30 @@ def _pauses(group: Sequence[_Candidate], failed: Callable[[ActiveRequest, Except
         return True
 
 
-def _with_outlooks(
+def _asked_for_outlooks(
     candidates: Sequence[_Candidate],
     now: History,
     timers: Timers,
     failed: Callable[[ActiveRequest, Exception], None],
 ) -> list[_Candidate]:
     """*candidates* with what their drafters say, each asked once; without those whose drafter raised."""
+    raised: list[_Candidate] = []
     weighing = [one for one in candidates if one.drafting.weighs_evidence]
-    if not weighing:
-        return list(candidates)
-    found: dict[int, Outlook | None] = {
-        id(one): None for one in candidates if not one.drafting.weighs_evidence
-    }
-    with timers.phase("draft"):
-        for group in _grouped(weighing, lambda one: id(one.drafting.drafter)):
-            rows = [[one.request.rows.start + row for row in one.rows] for one in group]
-            try:
+    for group in _grouped(weighing, lambda one: id(one.drafting.drafter)):
+        rows = [[one.request.rows.start + row for row in one.rows] for one in group]
+        try:
+            with timers.phase("draft"):
                 most = [cast(DraftLength, one.drafting.length).most for one in group]
-                said = outlooks(group[0].drafting.drafter, rows, most, now)
-            except Exception as error:
-                for one in group:
-                    failed(one.request, error)
-            else:
-                found.update(zip(map(id, group), said, strict=True))
-    return [attrs.evolve(one, outlook=found[id(one)]) for one in candidates if id(one) in found]
-
-
-def _decoding_rows(requests: Sequence[ActiveRequest], now: History) -> int:
-    """The rows that have their first token, of all *requests*."""
-    begun = (now.length[:, 0] > now.prompt).tolist()
-    return sum(begun[row] for request in requests for row in request.table_rows())
+                drafting = group[0].drafting
+                said = outlooks(drafting.drafter, drafting.foresees, rows, most, now)
+        except Exception as error:
+            raised += group
+            for one in group:
+                failed(one.request, error)
+        else:
+            for one, outlook in zip(group, said, strict=True):
+                one.outlook = outlook
+    return [one for one in candidates if one not in raised]
 
 
 def _questions(
@@ -174,8 +171,10 @@ def _questions(
     ]
 
 
-def _grouped(items: Iterable[Item], key: Callable[[Item], object]) -> list[list[Item]]:
+def _grouped(items: Sequence[Item], key: Callable[[Item], object]) -> list[list[Item]]:
     """*items* of equal *key* together, in the order of the first of each."""
+    if len(items) < 2:
+        return [list(items)] if items else []
     groups: dict[object, list[Item]] = {}
     for item in items:
         groups.setdefault(key(item), []).append(item)
@@ -205,8 +204,6 @@ def _group_drafts(
     return []
 
 
-# Not around the whole run: between steps the caller's code runs, perhaps in another thread.
-@torch.no_grad()
 def _proposed(group: Sequence[Question], now: History, alone: bool, most: int | None) -> list[Draft]:
     """The drafts of requests that share a drafter, as they fit."""
     drafter, vocab = group[0][1].drafter, group[0][1].shape.vocab_size

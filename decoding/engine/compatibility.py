@@ -1,5 +1,6 @@
 """Checks that the parts of a generation fit together."""
 
+from collections.abc import Sequence
 from typing import Any
 
 import attrs
@@ -24,7 +25,7 @@ from ..optional_protocols import (
     takes_trees,
     tree_nodes,
 )
-from ..protocols import DecoderShape, Drafter, DraftLength, StopCondition, Verification
+from ..protocols import DecoderShape, Drafter, DraftLength, Finish, StopCondition, Verification
 from ..stopping.composition import how_to_wrap, parts
 from ..validation import a_whole_number, is_whole
 
@@ -71,6 +72,9 @@ def check_parts(
         raise TypeError(f"'processors' must be processors, not a stop condition: got {processors!r}")
     if not isinstance(stop, StopCondition):
         raise TypeError(f"'stop' must be a stop condition, with finishes{how_to_wrap(stop)}: got {stop!r}")
+    finishes = stop.finishes
+    if not isinstance(finishes, Sequence) or not all(isinstance(each, Finish) for each in finishes):
+        raise TypeError(f"'stop' must have finishes, a sequence of Finish: got {finishes!r} of {stop!r}")
 
 
 def check_decoder(decoder: object) -> None:

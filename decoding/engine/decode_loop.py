@@ -215,7 +215,8 @@ class DecodeLoop:
         clock = None
         if drafts and plan.may_draft:
             clock = self.timers.step_clock()
-            asked = ask(plan.requests, now, self.timers, plan.alone, most, self._fail)
+            decoding = self._decoding(plan)
+            asked = ask(plan.requests, now, decoding, self.timers, plan.alone, most, self._fail)
         # The logits of a step are valid until the next forward by any user.
         waiting_since = time.perf_counter()
         # Not acquire() and release(): an interrupt may occur between acquire() and try.
@@ -244,6 +245,10 @@ class DecodeLoop:
         unfed = [row for request in requests if not request.fed for row in request.table_rows()]
         merged = [] if alone else mergeable(requests)
         return _Plan(requests, active, need, alone, may_draft, feed, merged, unfed)
+
+    def _decoding(self, plan: _Plan) -> int:
+        """How many of the active rows have their first token."""
+        return sum(self._length[row] > self._prompt[row] for row in plan.active)
 
     def _write(self, rows: slice, history: History) -> None:
         """Copy the prompts of a request into the table."""
@@ -411,7 +416,7 @@ class DecodeLoop:
     ) -> dict[int, StepOutcome]:
         """What policies are to learn, by the number of the last request that shares one."""
         found: dict[int, tuple[int, StepOutcome]] = {}
-        decoding = sum(self._length[row] > self._prompt[row] for row in plan.active)
+        decoding = self._decoding(plan)
         for number, request in enumerate(plan.requests):
             drafting, question, answer = request.run.drafting, asked[number], accepted[number]
             if drafting is None or isinstance(drafting.length, int) or question is None or answer is None:

@@ -9,6 +9,7 @@ from torch import Tensor
 
 from ..history import History
 from ..optional_protocols import (
+    ForeseesTokens,
     GivesEvidence,
     PausesDrafts,
     WeighsEvidence,
@@ -65,6 +66,9 @@ class Drafting:
     weighs_evidence: bool = attrs.field(init=False, repr=False)
     """Whether the draft length depends on the drafter's evidence."""
 
+    foresees: bool = attrs.field(init=False, repr=False)
+    """Whether the drafter tells the first tokens of its drafts."""
+
     @_takes_trees.default
     def _resolve_trees(self) -> bool:
         return takes_trees(self.verification)
@@ -80,6 +84,10 @@ class Drafting:
     @weighs_evidence.default
     def _resolve_evidence(self) -> bool:
         return isinstance(self.length, WeighsEvidence) and isinstance(self.drafter, GivesEvidence)
+
+    @foresees.default
+    def _resolve_first_tokens(self) -> bool:
+        return isinstance(self.drafter, ForeseesTokens)
 
     def allowed(self, rows: int, evidence: tuple[int, ...] | None = None) -> int:
         """The draft length for each of *rows* rows, whose drafts have this *evidence*."""

@@ -23,15 +23,16 @@ class Outlook:
     """The token that each draft begins with, -1 for none; None if the drafter does not tell it."""
 
 
-@torch.no_grad()
 def outlooks(
-    drafter: Drafter, rows: Sequence[Sequence[int]], most: Sequence[int], now: History
+    drafter: Drafter, foresees: bool, rows: Sequence[Sequence[int]], most: Sequence[int], now: History
 ) -> list[Outlook]:
     """
     Ask a drafter with evidence once, for the rows of several requests.
 
     Args:
         drafter: Theirs.
+
+        foresees: Whether it is one that :class:`ForeseesTokens`.
 
         rows: Of each request, in the table.
 
@@ -49,8 +50,8 @@ def outlooks(
     # A copy, so that a drafter cannot change the loop's lengths.
     shown = now.at(now.length.clone())
     first_tokens: list[int] | None = None
-    if isinstance(drafter, ForeseesTokens):
-        both = drafter.foresee(shown, torch.tensor(budget))
+    if foresees:
+        both = cast(ForeseesTokens, drafter).foresee(shown, torch.tensor(budget))
         evidence, first_tokens = _for_rows(both[0], len(budget)), _for_rows(both[1], len(budget))
     else:
         evidence = _for_rows(cast(GivesEvidence, drafter).evidence(shown, torch.tensor(budget)), len(budget))

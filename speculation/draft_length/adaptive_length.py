@@ -39,8 +39,8 @@ class AdaptiveLength:
     drafts have improved: after 4 steps, and after twice as many with each failed trial, up to 128.
 
     A drafter that gives evidence for its drafts, such as a lookup its match lengths
-    (:class:`~decodekit.decoding.optional_protocols.GivesEvidence`), is asked for it in every step, or every
-    fourth where many rows are far from a gain, and acceptance is learned by its strength
+    (:class:`~decodekit.decoding.optional_protocols.GivesEvidence`), is asked for it in every step in which a
+    draft may pay, and acceptance is learned by its strength
     (:class:`.evidence_length.EvidenceLength`, which bounds the loss to 1.25 steps of plain decoding and
     0.25 % of the steps, but for a width's first use). So long matches are drafted from while short ones are
     left, and a text that begins to repeat itself is noticed at once.
@@ -143,7 +143,7 @@ class AdaptiveLength:
             return attempt if price <= self._savings else 0
 
     def wants_evidence(self) -> bool:
-        """Whether evidence is to be weighed in the next step; not while many rows are far from a gain."""
+        """Whether evidence is to be weighed in the next step; not if no draft could pay in it."""
         with self._lock:
             return self._by_evidence.wants_evidence()
 
@@ -157,7 +157,8 @@ class AdaptiveLength:
         with self._lock:
             if outcome.evidence is not None:
                 self._seconds.learn(outcome, gap=0)
-                self._by_evidence.learn(outcome)
+                prices = self._seconds.evidence_prices(self.most) if outcome.allowed else None
+                self._by_evidence.learn(outcome, prices)
                 return
             self._seconds.learn(outcome, self._gap)
             self._settle(outcome)

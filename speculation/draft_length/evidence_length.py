@@ -20,8 +20,11 @@ _CAUTION = 2.5
 _MOST_GAINS = 4
 """Limit of the balance that gains fill, in allowances."""
 
+_FEW_ROWS = 2
+"""For so many, any of which may make a draft pay, evidence is asked for at least in every second step."""
+
 _PAUSE = 3
-"""Steps for which evidence is not asked for while drafts are far from a gain."""
+"""Limit of the steps without evidence for more rows, for which asking takes longer."""
 
 _LEAST_BALANCE = 1e-3
 """Bounds what a draft must promise where nothing is left."""
@@ -41,8 +44,9 @@ class EvidenceLength:
     A draft must also promise its price times ``2.5 * ALLOWANCE / balance``: the less is left, the stronger
     the evidence that it is kept for. Of these lengths the one of the most tokens a second is chosen.
 
-    While drafts of many rows are far from a gain, evidence is asked for in every fourth step only; the steps
-    between add nothing to the balance.
+    A match grows by at most one token a step without a draft. So evidence is not asked for in steps that
+    would make none even if the two strongest matches grew: one step of one or two rows, whose evidence also
+    teaches, and up to three of more rows.
 
     Where the drafter tells the first token of a draft that is not made, its acceptance is learned for free.
     """
@@ -69,6 +73,7 @@ class EvidenceLength:
         """Whether to ask for evidence in the next step."""
         if self._pause:
             self._pause -= 1
+            self.balance += SHARE
             return False
         return True
 
@@ -82,23 +87,46 @@ class EvidenceLength:
             prices: By draft length, from 0.
         """
         self._prices = prices
-        gains = [each / len(evidence) for each in self._rates.accepted(evidence, len(prices) - 1)]
-        # Whether drafts would not pay even if those of two more rows were all accepted.
-        two_more = 2 / len(evidence)
-        if all(gains[k] + k * two_more < price.least for k, price in enumerate(prices) if k):
-            self._pause = _PAUSE
-        if not any(evidence):
-            return 0
-        caution = _CAUTION * ALLOWANCE / max(self.balance, _LEAST_BALANCE)
-        lengths = [
-            k
-            for k, price in enumerate(prices)
-            if not k or (price.least <= self.balance and gains[k] >= caution * price.least)
-        ]
-        return max(lengths, key=lambda k: (1 + gains[k]) / (1 + prices[k].expected))
+        speeds = self._speeds(evidence)
+        if speeds:
+            return max(speeds, key=speeds.__getitem__)
+        self._pause = self._pause_after(evidence)
+        return 0
 
-    def learn(self, outcome: SpeculationStep) -> None:
-        """Account for a step at the price that was expected, since its measured time may be an outlier."""
+    def _speeds(self, evidence: Sequence[int]) -> dict[int, float]:
+        """Expected speed-ups of the draft lengths that may be chosen and are faster than plain decoding."""
+        if not any(evidence):
+            return {}
+        prices = self._prices
+        gains = [each / len(evidence) for each in self._rates.accepted(evidence, len(prices) - 1)]
+        caution = _CAUTION * ALLOWANCE / max(self.balance, _LEAST_BALANCE)
+        return {
+            k: speed
+            for k, price in enumerate(prices)
+            if k and price.least <= self.balance and gains[k] >= caution * price.least
+            # Less than plain decoding may be expected of a price in doubt.
+            if (speed := (1 + gains[k]) / (1 + price.expected)) > 1
+        }
+
+    def _pause_after(self, evidence: Sequence[int]) -> int:
+        """For how many steps after one with this *evidence* to ask for none."""
+        ascending, longest = sorted(evidence), 1 if len(evidence) <= _FEW_ROWS else _PAUSE
+        for steps in range(longest):
+            if self._speeds([*ascending[:-2], *(each + steps + 1 for each in ascending[-2:])]):
+                return steps
+        return longest
+
+    def learn(self, outcome: SpeculationStep, prices: Sequence[Price] | None = None) -> None:
+        """
+        Account for a step at the price that is expected after it, since its measured time may be an outlier.
+
+        Args:
+            outcome: Of the step.
+
+            prices: By draft length, after its times were learned; None for those of the choice.
+        """
+        if prices is not None:
+            self._prices = prices
         self.balance += SHARE
         if not outcome.allowed:
             self._rates.learn_foreseen(outcome)

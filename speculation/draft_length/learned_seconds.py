@@ -6,7 +6,10 @@ _MAX_RATIO = 1.25
 """Upper limit of measured over expected time."""
 
 LEARNING_RATE = 0.125
-"""Exponent by which a measured ratio updates an estimate."""
+"""Exponent by which a measured ratio updates an estimate, after the first measurements."""
+
+_FIRST_ESTIMATE = 3
+"""Weight of the first estimate, in measurements."""
 
 _NEW = 4
 """Measurements in which a faster one replaces the first estimate."""
@@ -22,7 +25,7 @@ class LearnedSeconds:
     """
     Seconds of some work, learned from measurements.
 
-    Outliers are clipped, so that a slow one changes little.
+    The first ones weigh more than later ones. Outliers are clipped, so that a slow one changes little.
     """
 
     seconds: float = attrs.field(converter=_at_least)
@@ -38,6 +41,6 @@ class LearnedSeconds:
             # Interruptions only add.
             self.seconds = measured
         ratio = min(max(measured / self.seconds, 1 / _MAX_RATIO), _MAX_RATIO)
-        self.seconds *= ratio**LEARNING_RATE
         self.seen += 1
+        self.seconds *= ratio ** max(LEARNING_RATE, 1 / (self.seen + _FIRST_ESTIMATE))
         return ratio

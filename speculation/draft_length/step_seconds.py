@@ -41,9 +41,11 @@ class Price:
     doubt: float = 0.0
     """By how much it may be less (:meth:`StepSeconds.doubt`)."""
 
-    @property
-    def least(self) -> float:
-        """What it may be at least."""
+    least: float = attrs.field(init=False)
+    """What it may be at least."""
+
+    @least.default
+    def _without_doubt(self) -> float:
         return self.expected - self.doubt
 
 
@@ -149,10 +151,18 @@ class StepSeconds:
     def _forward_seconds(self, width: int) -> float:
         if width in self._forward:
             return self._forward[width].seconds
+        used = max((known for known in self._forward if known < width), default=None)
+        if used not in self._idle:
+            return self._idle[width]
+        # Where a narrower forward is slower than an idle one, so is this; a wider one may have been timed
+        # wrongly, and plain decoding must not look slow then.
+        return self._forward[used].seconds * self._with_attention(width) / self._with_attention(used)
+
+    def _with_attention(self, width: int) -> float:
+        """Seconds of an idle forward, and of the attention to the text, which padding has none of."""
         idle, narrowest = self._idle[width], min(self._idle)
         if narrowest not in self._forward:
             return idle
-        # Each column attends to the text, which those of padding do not.
         more = self._forward[narrowest].seconds - self._idle[narrowest]
         return idle + width / narrowest * min(max(more, 0.0), _MOST_ATTENTION * self._idle[narrowest])
 

@@ -271,6 +271,19 @@ class TestWhatItLearns:
         assert pytest.approx(1.3) == seconds.verify(0)
         assert pytest.approx(1.8) == seconds.verify(4)
 
+    def test_that_the_machine_is_slower_than_when_it_was_timed(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """The widths that were not used are so, too."""
+        monkeypatch.setattr(step_seconds, "time_widths", lambda decoder: {1: 1.0, 5: 1.2, 9: 1.4})
+        seconds = step_seconds.StepSeconds()
+        seconds.prepare(ScriptedDecoder(torch.zeros(1, 2)), exact_width=False)
+        for _ in range(40):
+            seconds.learn(SpeculationStep(0, (0,), (0,), 0.0, 2.0, 0.0), 0)
+
+        assert pytest.approx(2.0, rel=0.05) == seconds.verify(0)
+        # A tenth more for each column's attention, by a machine that is 2 / 1.1 times slower.
+        assert pytest.approx((1.2 + 0.5) * 2 / 1.1, rel=0.05) == seconds.verify(4)
+        assert pytest.approx((1.4 + 0.9) * 2 / 1.1, rel=0.05) == seconds.verify(8)
+
     def test_that_more_rows_take_longer_at_every_width(self, monkeypatch: pytest.MonkeyPatch) -> None:
         """A step of many rows at one width tells of the others, so no draft becomes cheaper than none."""
         monkeypatch.setattr(step_seconds, "time_widths", lambda decoder: {1: 1.0, 5: 1.2})

@@ -62,6 +62,16 @@ class TestTheBound:
 
         assert 1 <= sum(lengths) <= (ALLOWANCE + 200 * SHARE) / 0.25
 
+    def test_a_price_that_proves_too_high_is_not_paid(self) -> None:
+        """The step's own times count, as they were learned."""
+        policy, dear, cheap = EvidenceLength(24.0), [Price(0.0), Price(0.9, 0.9)], [Price(0.0), Price(0.25)]
+
+        assert 1 == policy.choose([9], dear)
+
+        policy.learn(SpeculationStep(1, (1,), (0,), 0.0, 1.0, 0.0, (9,)), cheap)
+
+        assert pytest.approx(ALLOWANCE + SHARE - 0.25) == policy.balance
+
 
 class TestWhatItLearns:
     def test_weak_evidence_is_left_and_strong_evidence_used(self) -> None:
@@ -89,25 +99,34 @@ class TestWhatItLearns:
 
             assert expected == policy.choose([4], prices) == policy.choose([1], prices)
 
-    @pytest.mark.parametrize(("rows", "waits"), [(1, 0), (4, 0), (16, 3)])
+    @pytest.mark.parametrize(("rows", "waits"), [(1, 1), (2, 1), (3, 3), (16, 3)])
     @pytest.mark.parametrize("evidence", [0, 1])
-    def test_many_rows_far_from_a_gain_are_looked_at_now_and_then(
+    def test_rows_far_from_a_gain_are_looked_at_now_and_then(
         self, evidence: int, rows: int, waits: int
     ) -> None:
-        """Where two more rows that repeat themselves could not make a draft pay."""
-        policy, prices = EvidenceLength(24.0), [Price(0.0), *[Price(1.5)] * 4]
+        """Where matches that grow by a token a step could not make a draft pay meanwhile."""
+        policy, prices = EvidenceLength(24.0), [Price(0.0), *[Price(1.2)] * 4]
         for _ in range(3):
             assert policy.wants_evidence()
             assert 0 == policy.choose([evidence] * rows, prices)
             assert [False] * waits == [policy.wants_evidence() for _ in range(waits)]
 
-    def test_a_gain_that_is_near_is_looked_for_in_every_step(self) -> None:
-        """However many rows there are."""
-        policy, prices = EvidenceLength(24.0), [Price(0.0), *[Price(0.4)] * 4]
+    @pytest.mark.parametrize("rows", [1, 2, 3, 16])
+    def test_a_gain_that_is_near_is_looked_for_in_every_step(self, rows: int) -> None:
+        """Where one more token of the two longest matches makes a draft pay."""
+        policy, prices = EvidenceLength(24.0), [Price(0.0), *[Price(0.4 * min(rows, 2) / rows)] * 4]
+        evidence = [2, 2, *[0] * (rows - 2)][:rows]
         for _ in range(5):
-            policy.choose([1] * 16, prices)
-
+            assert 0 == policy.choose(evidence, prices)
             assert policy.wants_evidence()
+
+    @settings(deadline=None)
+    @given(st.lists(st.integers(0, 12), min_size=1, max_size=2), COSTS)
+    def test_a_pause_misses_no_draft(self, evidence: list[int], costs: list[float]) -> None:
+        """Of one or two rows: in the step without evidence none would have been made."""
+        policy, prices = EvidenceLength(24.0), [Price(0.0), *map(Price, costs)]
+        if not policy.choose(evidence, prices) and not policy.wants_evidence():
+            assert 0 == policy.choose([each + 1 for each in evidence], prices)
 
     def test_rows_without_evidence_foresee_nothing(self) -> None:
         """They are other requests', and their tokens no drafts'."""
