@@ -13,7 +13,7 @@ from .html import summary_table
 _BAR = 24
 """Characters of the longest bar."""
 
-_PHASES = ("prefill", "draft", "target", "sample", "gap", "stop", "logprobs")
+_PHASES = ("waiting", "prefill", "draft", "target", "sample", "gap", "stop", "logprobs")
 """In the order of a step."""
 
 
@@ -60,8 +60,8 @@ class Statistics:
 
     seconds: dict[str, float] = attrs.field(factory=dict)
     """
-    By phase: ``"prefill"``, ``"draft"``, ``"target"``, ``"sample"``, ``"stop"``, ``"gap"``,
-    ``"logprobs"``.
+    By phase: ``"waiting"`` (of a request, for a row), ``"prefill"``, ``"draft"``, ``"target"``, ``"sample"``,
+    ``"stop"``, ``"gap"``, ``"logprobs"``.
     """
 
     first_token_seconds: float | None = None
@@ -270,10 +270,10 @@ class Statistics:
 
     def __str__(self) -> str:
         """A few lines, with a histogram of the accepted lengths if anything was drafted."""
-        first = 1000 * (self.first_token_seconds or 0.0)
+        first = self.first_token_seconds
         lines = [
-            f"{self.tokens} tokens in {self.total_seconds:.3f} s: "
-            f"{self.tokens_per_second:.1f} tokens/s, the first after {first:.1f} ms",
+            f"{self.tokens} tokens in {self.total_seconds:.3f} s: {self.tokens_per_second:.1f} tokens/s"
+            + ("" if first is None else f", the first after {1000 * first:.1f} ms"),
             f"{self.forwards} forwards of the target" + self._waste(),
         ]
         if self.reused:
@@ -282,8 +282,12 @@ class Statistics:
             low, high = self.mean_accepted_length_interval()
             margin = f" ± {(high - low) / 2:.3f} (95 %)" if high < math.inf else ""
             tau = self.mean_accepted_length
-            lines.append(f"τ = {tau:.3f}{margin}; verifications: {self.steps}")
+            without = self.draft_lengths[0]
+            said = f", {without} of them without a draft" if without else ""
+            lines.append(f"τ = {tau:.3f}{margin}; verifications: {self.steps}{said}")
             lines += self._histogram()
+        elif "draft" in self.seconds:
+            lines.append("the drafter was asked, and nothing was drafted")
         if self.bit_exact or (self.bit_exact is False and self.drafted):
             known = "proved" if self.bit_exact else "not proved"
             lines.append(f"the same logits at every width, batch and span: {known}")

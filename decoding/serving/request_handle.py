@@ -13,6 +13,7 @@ from ..results.generation import Generation, collect
 from ..results.statistics import Statistics
 from ..results.streamers import ClosedError, Listener
 from .batched_request import CANCELLED, BatchedRequest
+from .request_statistics import with_shared_work
 
 _LOG = logging.getLogger(__name__)
 
@@ -74,8 +75,17 @@ class RequestHandle:
 
     @property
     def statistics(self) -> Statistics:
-        """What its samples have counted so far; forwards and columns are the batcher's."""
-        return sum((one.run.timers.statistics for one in self._requests), Statistics())
+        """
+        What its samples have counted so far, and the work that they shared with other requests.
+
+        Forwards and seconds are those of the batcher while they had rows, whatever else was fed. Time before
+        that is the phase ``"waiting"``. Columns are counted in the batcher's own statistics only.
+        """
+        return with_shared_work(
+            [one.run.timers.statistics for one in self._requests],
+            [one.sitting for one in self._requests if one.sitting is not None],
+            self._requests[0].submitted,
+        )
 
     def __iter__(self) -> Iterator[Event]:
         """
@@ -133,10 +143,11 @@ class RequestHandle:
         self.cancel()
 
     def __repr__(self) -> str:
-        """One line: samples, tokens so far, and whether it has ended."""
+        """One line: rows of the result, tokens so far, and whether it has ended."""
         tokens = sum(len(event.ids) for event in self._events)
         state = "ended" if self.done else "running"
-        return f"<RequestHandle: {len(self._requests)} samples, {tokens} tokens, {state}>"
+        count = len(self._requests)
+        return f"<RequestHandle: {count} {'row' if count == 1 else 'rows'}, {tokens} tokens, {state}>"
 
     def begin_streamer(self) -> None:
         """Pass on the prompts; a streamer whose consumer has gone cancels the request."""
