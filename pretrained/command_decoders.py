@@ -1,23 +1,18 @@
 """Decoders of the commands: saved ones, or compiled once and kept in a folder."""
 
 import argparse
-import contextlib
-import hashlib
-import json
-import shutil
 import sys
 from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
-from ..decoding.user_cache import cache_folder
-from ..neuron_backend import compile_decoder, load_decoder
-from ..neuron_backend.artifacts.manifest import NAME, Manifest
-from ..neuron_backend.models.gguf_file import is_gguf
+from ..neuron_backend import load_decoder
+from ..neuron_backend.artifacts.manifest import Manifest
 from ..neuron_backend.models.model_source import check_model, find_config
 from ..neuron_backend.progress_option import ProgressOption
 from ..neuron_backend.targets.registry import NAMES
 from .from_files import is_saved_decoder
+from .kept_decoders import kept_decoder, kept_folder
 
 PROMPT_WIDTH = 64
 """Width of a prefill forward."""
@@ -113,7 +108,8 @@ def decoder_of(
         "target": options.target or "auto",
         "threads": options.threads,
     }
-    return _kept(options, source, flag, arguments, progress)
+    say = _say_nothing if options.quiet else _say
+    return kept_decoder(source, arguments, kept_folder(source, arguments, options.cache), progress, say)
 
 
 def _check_saved(decoder: Any, source: str, flag: str, rows: int, columns: int) -> None:
@@ -129,39 +125,9 @@ def _check_saved(decoder: Any, source: str, flag: str, rows: int, columns: int) 
         )
 
 
-def _kept(
-    options: argparse.Namespace, source: str, flag: str, arguments: dict[str, Any], progress: Any
-) -> Any:
-    """The decoder from the folder of compiled decoders, or compiled and kept there."""
-    cache = options.cache or cache_folder() / "decoders"
-    folder = cache / _key(source, flag, arguments)
-    eager = arguments["target"] == "eager"
-    if not eager and (folder / NAME).exists():
-        # One of another torch version, or a modified one, is compiled again.
-        with contextlib.suppress(ValueError):
-            return load_decoder(folder, progress=progress)
-        shutil.rmtree(folder)
-    if not options.quiet:
-        kept = "" if eager else f" (compiled once, kept in {cache})"
-        print(f"preparing {source}{kept}", file=sys.stderr)
-    decoder = compile_decoder(source, **arguments, progress=progress)
-    if decoder.target != "eager":
-        try:
-            decoder.save(folder)
-        except OSError as error:
-            print(f"not kept, to be compiled again next time: {error}", file=sys.stderr)
-    return decoder
+def _say(line: str) -> None:
+    print(line, file=sys.stderr)
 
 
-def _key(source: str, flag: str, arguments: dict[str, Any]) -> str:
-    """Name in the cache for the model in its current state, compiled with *arguments*."""
-    if is_gguf(source):
-        path = Path(source).absolute()
-        files = [path]
-    else:
-        path = find_config(source, flag).absolute().parent
-        # A hub snapshot is identified by its commit, and its files may still be downloading.
-        files = [] if path.parent.name == "snapshots" else sorted(path.iterdir())
-    state = [(f.name, f.stat().st_size, f.stat().st_mtime_ns) for f in files if f.is_file()]
-    known = json.dumps([str(path), state, arguments], sort_keys=True)
-    return f"{path.name}-{hashlib.sha256(known.encode()).hexdigest()[:16]}"
+def _say_nothing(line: str) -> None:
+    """For --quiet."""

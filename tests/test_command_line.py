@@ -95,7 +95,7 @@ class TestGenerate:
             made.append(Decoder(torch.zeros(1, 4096), max_length=64, widths=(1, 64), scored_width=1))
             return made[-1]
 
-        monkeypatch.setattr("decodekit.pretrained.command_decoders.compile_decoder", compile_decoder)
+        monkeypatch.setattr("decodekit.pretrained.kept_decoders.compile_decoder", compile_decoder)
         arguments = ["--model", str(PAIR / "draft"), "--prompt", "x", "--max-tokens", "2"]
         arguments += ["--cache", str(tmp_path)]
         for _ in range(2):

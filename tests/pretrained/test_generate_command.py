@@ -9,7 +9,7 @@ import pytest
 
 from decodekit.__main__ import main
 from decodekit.neuron_backend import compile_decoder
-from decodekit.pretrained import command_decoders
+from decodekit.pretrained import kept_decoders
 
 DRAFT = pathlib.Path(__file__).parents[2] / "examples" / "pair" / "draft"
 PROMPT = "def read(path):"
@@ -168,7 +168,7 @@ def test_flags_that_do_not_fit(
     flags: list[str], message: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """They are refused before a model is loaded."""
-    monkeypatch.setattr(command_decoders, "compile_decoder", None)
+    monkeypatch.setattr(kept_decoders, "compile_decoder", None)
     status, _, err = run(capsys, "--prompt", PROMPT, *EAGER, *flags)
 
     assert (1, True) == (status, message in err), err
