@@ -42,7 +42,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 class _Parser(argparse.ArgumentParser):
-    """A parser whose error about an unknown flag names the one that it is close to."""
+    """A parser that takes no abbreviations, and whose error about an unknown flag names a close one."""
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(allow_abbrev=False, **options)
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
         """As argparse, for a command too; an unknown flag is an error of the command, with its usage."""

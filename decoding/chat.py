@@ -44,7 +44,9 @@ def chat_text(messages: Sequence[Mapping[str, Any]], tokenizer: Any) -> str:
             continue_final_message=continued,
         )
     except TemplateError as error:
-        raise ValueError(f"the tokenizer's chat template refuses the messages: {error}") from error
+        without = [message for message in messages if "content" not in message]
+        also = f" (a message without 'content': {without[0]!r})" if without else ""
+        raise ValueError(f"the tokenizer's chat template refuses the messages: {error}{also}") from error
     return text
 
 

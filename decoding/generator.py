@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from os import PathLike
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Never, Self
 
 import attrs
 import torch
@@ -26,6 +26,7 @@ from .engine.parts import (
     texts_of,
 )
 from .history import History
+from .option_places import refuse_options
 from .optional_protocols import AnyDecoder, Saves, is_bit_exact, reads_target_tokens, stages_of
 from .pretrained_loader import pretrained_loader
 from .prompts import as_rows, first_history
@@ -94,8 +95,10 @@ class Generator(Parts):
             **options: Parts of this generator by name; options of
                 :func:`~decodekit.neuron_backend.compile_decoder`, or of
                 :func:`~decodekit.neuron_backend.load_decoder` for a saved decoder, except *processors* and
-                *sampler*, which are the generator's; and ``generation_config``: one to use in place of the
-                model's, or None to read none.
+                *sampler*, which are the generator's; ``generation_config``: one to use in place of the
+                model's, or None to read none; and ``cache``: True to keep the compiled decoder in the user's
+                cache folder, where the commands keep theirs, or a folder for it. The same model with the same
+                options is then loaded the next time.
 
         Raises:
             TypeError: An option is unknown, or a required one is missing.
@@ -163,6 +166,7 @@ class Generator(Parts):
         streamer: Any = None,
         logprobs: Logprobs | None = None,
         num_samples: int = 1,
+        **others: Never,
     ) -> Generation:
         """
         Generate until all rows have ended.
@@ -188,14 +192,17 @@ class Generator(Parts):
                 ``p * num_samples`` on, each with a random stream of its own, as if the prompt were given so
                 many times. Where the decoder :class:`~.optional_protocols.CopiesRows`, it is fed once.
 
+            **others: None. The error names the part that takes the place of another toolkit's option.
+
         Raises:
-            TypeError: An invalid prompt, streamer or number.
+            TypeError: An invalid prompt, streamer or number, or another option.
 
             ValueError: A prompt that is empty, too long or outside the vocabulary; log-probabilities after a
                 stage that the chain does not have; more prompts than rows with parameters for each row, or
                 with a drafter that grows trees.
         """
         try:
+            refuse_options(others, "random_streams, streamer, logprobs and num_samples")
             rows = self._rows(prompts, num_samples)
             timers = self._timers(Statistics())
             seed = seed_of(self)

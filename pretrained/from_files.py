@@ -12,6 +12,7 @@ import attrs
 
 from ..decoding.engine.no_effect import NoEffectWarning
 from ..decoding.engine.parts import DEFAULT_NEW_TOKENS, Parts
+from ..decoding.option_places import place_of
 from ..decoding.optional_protocols import TakesArgmax
 from ..decoding.validation import as_several
 from ..neuron_backend import compile_decoder, load_decoder
@@ -21,6 +22,7 @@ from ..neuron_backend.models.model_source import check_model, is_hub_id, is_on_h
 from ..neuron_backend.models.tokenizer_source import load_tokenizer
 from ..processors import from_generation_config
 from .draft_fields import with_draft_length
+from .kept_decoders import kept_decoder, kept_folder
 
 AUTO = "auto"
 
@@ -29,7 +31,12 @@ _OF_THE_CHAIN = {"processors", "sampler"}
 
 
 def generator_arguments(
-    kind: type[Any], model: Any, *, generation_config: Any = AUTO, **options: Any
+    kind: type[Any],
+    model: Any,
+    *,
+    generation_config: Any = AUTO,
+    cache: bool | str | os.PathLike[str] = False,
+    **options: Any,
 ) -> dict[str, Any]:
     """
     Keyword arguments for *kind*, decoder included, as its ``from_pretrained`` takes them.
@@ -42,6 +49,8 @@ def generator_arguments(
         model: A model, the path or hub id of one, a GGUF file, or a saved decoder.
 
         generation_config: ``"auto"``, a ``transformers.GenerationConfig``, or None.
+
+        cache: Whether the compiled decoder is kept (:func:`~.kept_decoders.kept_decoder`), or the folder.
 
         **options: Parts of *kind*, and options of ``compile_decoder``, or of ``load_decoder`` if *model* is
             a saved decoder.
@@ -65,20 +74,40 @@ def generator_arguments(
         )
     if not saved:
         check_model(model)
+    of_kept = {name: value for name, value in options.items() if name in of_decoder and name != "progress"}
+    kept = None if saved else _kept(cache, model, of_kept)
+    # A kept decoder's folder has the same files, in a form that is read sooner than a GGUF file.
+    files = kept if kept is not None and is_saved_decoder(kept) else model
     parts = {name: value for name, value in options.items() if name in fields}
     if parts.get("tokenizer") is None:
-        parts["tokenizer"] = load_tokenizer(model) if isinstance(model, str | os.PathLike) else None
+        parts["tokenizer"] = load_tokenizer(files) if isinstance(files, str | os.PathLike) else None
     own = isinstance(generation_config, str)
     # Reading a GGUF file takes seconds: what it says of generation is taken from the model.
-    late = own and is_gguf(model)
-    config = None if late else own_generation_config(model) if own else generation_config
+    late = own and is_gguf(files)
+    config = None if late else own_generation_config(files) if own else generation_config
     _check_parts(parts)
     parts = configured(parts, config)
     _check_parts(parts)
-    decoder: Any = makes(model, **{name: value for name, value in options.items() if name in of_decoder})
+    if kept is not None:
+        decoder: Any = kept_decoder(model, of_kept, kept, options.get("progress"))
+    else:
+        decoder = makes(model, **{name: value for name, value in options.items() if name in of_decoder})
     if late:
-        parts = configured(parts, decoder.step.model.generation_config)
+        parts = configured(parts, decoder.generation_config)
     return {"decoder": decoder, **parts}
+
+
+def _kept(cache: Any, model: Any, options: Mapping[str, Any]) -> Path | None:
+    """The folder in which *cache* says to keep the decoder; None if it is not to be kept."""
+    if not isinstance(cache, bool | str | os.PathLike):
+        raise TypeError(f"'cache' must be True, False or a folder: got {cache!r}")
+    if cache is False:
+        return None
+    if not isinstance(model, str | os.PathLike):
+        raise TypeError(
+            "'cache' keeps a decoder by its model's files: give their path, not a loaded model, or save() it"
+        )
+    return kept_folder(model, options, None if cache is True else cache)
 
 
 def is_saved_decoder(model: object) -> bool:
@@ -146,9 +175,11 @@ def _check_names(
 ) -> None:
     unknown = sorted(set(options) - decoder - set(fields))
     if unknown:
+        known = unknown[0] in inspect.signature(compile_decoder).parameters
+        why = ", which is fixed when a decoder is compiled" if known else place_of(unknown[0])
         raise TypeError(
-            f"from_pretrained() of {source} has no option '{unknown[0]}': it takes generation_config, "
-            f"{', '.join(sorted(fields))}, and for the decoder {', '.join(sorted(decoder))}"
+            f"from_pretrained() of {source} has no option '{unknown[0]}'{why}: it takes cache, "
+            f"generation_config, {', '.join(sorted(fields))}; for the decoder {', '.join(sorted(decoder))}"
         )
     required = [name for name, field in fields.items() if field.default is attrs.NOTHING]
     missing = [name for name in required if name not in options]

@@ -9,7 +9,7 @@ from attrs import validators
 from ..decoding.results.events import Event
 from ..decoding.validation import as_real, one_real
 from .event_queue import EventQueue, WhenFull
-from .event_text import single_row_text
+from .event_text import require_single_row, single_row_text
 
 _A_WAIT = one_real(
     f"in (0, {threading.TIMEOUT_MAX:.0f}] or None", lambda seconds: 0 < seconds <= threading.TIMEOUT_MAX
@@ -68,6 +68,11 @@ class QueueStreamer:
 @attrs.define(eq=False)
 class TextQueueStreamer(QueueStreamer):
     """Queue for the text of one row: events without text are skipped."""
+
+    def begin(self, prompts: list[list[int]]) -> None:
+        """Start; raises for several prompts, for a second generation, or without a reader."""
+        require_single_row(prompts)
+        super().begin(prompts)
 
     def put_event(self, event: Event) -> None:
         """

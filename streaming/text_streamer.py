@@ -6,7 +6,7 @@ from typing import TextIO
 import attrs
 
 from ..decoding.results.events import Event
-from .event_text import single_row_text
+from .event_text import require_single_row, single_row_text
 
 
 @attrs.frozen(eq=False)
@@ -27,6 +27,10 @@ class TextStreamer:
     """
 
     file: TextIO | None = None
+
+    def begin(self, prompts: list[list[int]]) -> None:
+        """Check that there is one prompt, before anything is printed."""
+        require_single_row(prompts)
 
     def put_event(self, event: Event) -> None:
         """Print the event's text."""

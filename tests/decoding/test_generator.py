@@ -31,6 +31,16 @@ COUNT_UP = torch.eye(8).roll(1, dims=1)
 TABLE = torch.randn(53, 8, generator=torch.Generator().manual_seed(1))
 
 
+class Ends:
+    """A stop condition with the *finishes* given."""
+
+    def __init__(self, finishes: Any) -> None:
+        self.finishes = finishes
+
+    def __call__(self, scores: Any, history: Any) -> torch.Tensor:
+        return torch.zeros_like(history.length)
+
+
 def counting(**parts: Any) -> Generator:
     """A generator that counts up modulo 8, over three rows."""
     return Generator(ScriptedDecoder(COUNT_UP, batch_size=3, line=last_token), **parts)
@@ -430,6 +440,12 @@ class TestRefusals:
             ({"processors": 3}, TypeError, "'processors' must be callable, such as .*: got 3"),
             ({"sampler": "greedy"}, TypeError, "'sampler' must be callable, such as Greedy.*: got 'greedy'"),
             ({"stop": TopK(3)}, TypeError, "'stop' must be a stop condition"),
+            (
+                {"stop": Ends(["end"])},
+                TypeError,
+                r"'stop' must have finishes, a sequence of Finish: got \['end'",
+            ),
+            ({"stop": Ends(Finish("end"))}, TypeError, "'stop' must have finishes, a sequence of Finish"),
             ({"stop": lambda history: True}, TypeError, r"with finishes \(wrap a function in StopWhen"),
             ({"num_draft_tokens": True}, TypeError, "'num_draft_tokens' must be a whole number: got True"),
             ({"exact_width": 1}, TypeError, "exact_width"),
@@ -509,7 +525,12 @@ class TestRefusals:
                 ValueError,
                 "'random_streams' must fit into 64 bits",
             ),
-            ({"prompts": [[1]], "max_tokens": 3}, TypeError, "max_tokens"),
+            ({"prompts": [[1]], "max_tokens": 3}, TypeError, r"'max_tokens'; a Generator takes stop=MaxNew"),
+            (
+                {"prompts": [[1]], "no_such": 3},
+                TypeError,
+                r"than random_streams.* num_samples: got 'no_such'$",
+            ),
             ({"prompts": [[1]], "streamer": object()}, TypeError, "streamer"),
             ({"prompts": [[1]], "streamer": LatencyMeter}, TypeError, "'streamer' must have put_event"),
             ({"prompts": [[1]], "streamer": TextIterator}, TypeError, "'streamer' must have put_event"),

@@ -182,6 +182,10 @@ class TestChats:
             as_rows(self.USER, SHAPE, letters)
         with pytest.raises(ValueError, match="chat template refuses the messages: no tools"):
             as_rows([{"role": "tool", "content": ""}], SHAPE, tokenizer)
+        with pytest.raises(
+            ValueError, match=r"refuses the messages: .*without 'content': \{'role': 'tool'\}"
+        ):
+            as_rows([{"role": "tool"}], SHAPE, tokenizer)
 
 
 def test_too_many_prompts_name_the_option() -> None:

@@ -150,13 +150,14 @@ class TestFromPretrained:
 
         assert first("w5 w6").text == again("w5 w6").text
         assert first.stop_condition.finishes == again.stop_condition.finishes
-        with pytest.raises(TypeError, match="of a saved decoder has no option 'max_length'"):
+        with pytest.raises(TypeError, match="of a saved decoder has no option 'max_length', which is fixed"):
             Generator.from_pretrained(tmp_path / "saved", max_length=8)
 
     @pytest.mark.parametrize(
         ("options", "error", "message"),
         [
             ({"temprature": 1}, TypeError, "of a model has no option 'temprature'"),
+            ({"seed": 1}, TypeError, r"no option 'seed'; a Generator takes sampler=Sample\(seed=...\)"),
             ({"sampler": 3}, TypeError, "'sampler' must be callable"),
             ({"generation_config": "none"}, ValueError, "'generation_config' must be 'auto'"),
             ({"end_of_sequence": "tokenizer"}, ValueError, "'end_of_sequence' must be 'auto'"),

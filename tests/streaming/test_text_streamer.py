@@ -4,9 +4,12 @@ import contextlib
 import io
 
 import pytest
+import torch
 
+from decodekit.decoding import Generator, MaxNewTokens
 from decodekit.decoding.results.events import Event
-from decodekit.streaming import TextStreamer
+from decodekit.streaming import AsyncTextIterator, TextIterator, TextStreamer
+from decodekit.testing import ScriptedDecoder
 
 from .scripted_events import TEXTS, events_of
 from .terminal import terminal
@@ -66,6 +69,16 @@ class TestTextStreamer:
             TextStreamer(file).put_event(Event(1, (1,), "a"))
 
         assert file.getvalue() == ""
+
+    def test_several_prompts_are_refused_before_the_first_token(self) -> None:
+        """By everything that shows one text."""
+        decoder = ScriptedDecoder(torch.eye(3), batch_size=2)
+        generator = Generator(decoder, stop=MaxNewTokens(2))
+        for streamer in (TextStreamer(io.StringIO()), TextIterator(), AsyncTextIterator()):
+            with pytest.raises(ValueError, match="shows one row, and there are 2: for several prompts"):
+                generator([[1], [2]], streamer=streamer)
+
+        assert [] == decoder.forwards
 
     def test_events_without_text_are_refused(self) -> None:
         """They come of a generator without a tokenizer."""

@@ -1,0 +1,50 @@
+"""Options of other toolkits' ``generate()``, and the parts that take their place here."""
+
+from collections.abc import Iterable
+
+_PLACES = {
+    "max_new_tokens": "stop=MaxNewTokens(...)",
+    "max_tokens": "stop=MaxNewTokens(...)",
+    "max_time": "stop=MaxNewTokens(...) | MaxTime(...)",
+    "min_new_tokens": "processors=MinNewTokens(...)",
+    "stop_strings": "stop=MaxNewTokens(...) | StopStrings(...)",
+    "eos_token_id": "end_of_sequence=...",
+    "temperature": "processors=Temperature(...), sampler=Sample(seed=...)",
+    "top_k": "processors=TopK(...), sampler=Sample(seed=...)",
+    "top_p": "processors=TopP(...), sampler=Sample(seed=...)",
+    "min_p": "processors=MinP(...), sampler=Sample(seed=...)",
+    "repetition_penalty": "processors=RepetitionPenalty(...)",
+    "no_repeat_ngram_size": "processors=NoRepeatNgram(...)",
+    "do_sample": "sampler=Sample(seed=...) or Greedy()",
+    "seed": "sampler=Sample(seed=...)",
+    "num_draft_tokens": "drafter=..., num_draft_tokens=...",
+    "num_beams": "no beams: BeamSearch(decoder, ...) does",
+}
+"""By option: arguments of a generator."""
+
+
+def place_of(option: str) -> str:
+    """
+    Where *option* is said here, to end a message with; empty if it is not known.
+
+    >>> place_of("seed")
+    '; a Generator takes sampler=Sample(seed=...)'
+    """
+    place = _PLACES.get(option)
+    return "" if place is None else f"; a Generator takes {place}"
+
+
+def refuse_options(given: Iterable[str], known: str) -> None:
+    """
+    Raise for options that a call does not take.
+
+    Args:
+        given: Their names.
+
+        known: The options that there are, for the message.
+
+    Raises:
+        TypeError: There are any.
+    """
+    for option in given:
+        raise TypeError(f"a call must have no other options than {known}: got '{option}'{place_of(option)}")
