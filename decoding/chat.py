@@ -44,9 +44,9 @@ def chat_text(messages: Sequence[Mapping[str, Any]], tokenizer: Any) -> str:
             continue_final_message=continued,
         )
     except TemplateError as error:
-        without = [message for message in messages if "content" not in message]
-        also = f" (a message without 'content': {without[0]!r})" if without else ""
-        raise ValueError(f"the tokenizer's chat template refuses the messages: {error}{also}") from error
+        empty = [message for message in messages if not {"content", "tool_calls"} & set(message)]
+        hint = f" (a message without 'content': {empty[0]!r})" if empty else ""
+        raise ValueError(f"the tokenizer's chat template refuses the messages: {error}{hint}") from error
     return text
 
 

@@ -101,7 +101,7 @@ class Generator(Parts):
                 options is then loaded the next time.
 
         Raises:
-            TypeError: An option is unknown, or a required one is missing.
+            TypeError: An option is unknown, or a required one is missing; a loaded model is to be kept.
 
             ValueError: An argument is invalid, or the generation config has a field that cannot be mapped.
 

@@ -25,7 +25,7 @@ _PLACES = {
 
 def place_of(option: str) -> str:
     """
-    Where *option* is said here, to end a message with; empty if it is not known.
+    The end of a message that names what replaces *option*; empty if it is not known.
 
     >>> place_of("seed")
     '; a Generator takes sampler=Sample(seed=...)'
@@ -46,5 +46,6 @@ def refuse_options(given: Iterable[str], known: str) -> None:
     Raises:
         TypeError: There are any.
     """
-    for option in given:
+    option = next(iter(given), None)
+    if option is not None:
         raise TypeError(f"a call must have no other options than {known}: got '{option}'{place_of(option)}")

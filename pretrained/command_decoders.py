@@ -12,7 +12,7 @@ from ..neuron_backend.models.model_source import check_model, find_config
 from ..neuron_backend.progress_option import ProgressOption
 from ..neuron_backend.targets.registry import NAMES
 from .from_files import is_saved_decoder
-from .kept_decoders import kept_decoder, kept_folder
+from .kept_decoders import compile_and_keep, kept_folder, load_kept
 
 PROMPT_WIDTH = 64
 """Width of a prefill forward."""
@@ -107,9 +107,11 @@ def decoder_of(
         "weights": options.weights,
         "target": options.target or "auto",
         "threads": options.threads,
+        "progress": progress,
     }
+    kept = kept_folder(source, arguments, options.cache)
     say = _say_nothing if options.quiet else _say
-    return kept_decoder(source, arguments, kept_folder(source, arguments, options.cache), progress, say)
+    return load_kept(kept, arguments) or compile_and_keep(source, arguments, kept, say)
 
 
 def _check_saved(decoder: Any, source: str, flag: str, rows: int, columns: int) -> None:

@@ -22,7 +22,7 @@ from ..neuron_backend.models.model_source import check_model, is_hub_id, is_on_h
 from ..neuron_backend.models.tokenizer_source import load_tokenizer
 from ..processors import from_generation_config
 from .draft_fields import with_draft_length
-from .kept_decoders import kept_decoder, kept_folder
+from .kept_decoders import compile_and_keep, kept_folder, load_kept
 
 AUTO = "auto"
 
@@ -41,7 +41,7 @@ def generator_arguments(
     """
     Keyword arguments for *kind*, decoder included, as its ``from_pretrained`` takes them.
 
-    Everything is checked before the decoder is compiled or loaded.
+    Everything is checked before the decoder is compiled, or loaded unless it is a kept one of a GGUF file.
 
     Args:
         kind: ``Generator`` or a subclass.
@@ -50,7 +50,7 @@ def generator_arguments(
 
         generation_config: ``"auto"``, a ``transformers.GenerationConfig``, or None.
 
-        cache: Whether the compiled decoder is kept (:func:`~.kept_decoders.kept_decoder`), or the folder.
+        cache: Whether the compiled decoder is kept (:mod:`.kept_decoders`), or the folder.
 
         **options: Parts of *kind*, and options of ``compile_decoder``, or of ``load_decoder`` if *model* is
             a saved decoder.
@@ -74,38 +74,43 @@ def generator_arguments(
         )
     if not saved:
         check_model(model)
-    of_kept = {name: value for name, value in options.items() if name in of_decoder and name != "progress"}
-    kept = None if saved else _kept(cache, model, of_kept)
-    # A kept decoder's folder has the same files, in a form that is read sooner than a GGUF file.
-    files = kept if kept is not None and is_saved_decoder(kept) else model
+    of_this = {name: value for name, value in options.items() if name in of_decoder}
+    kept = _kept(cache, model, of_this, saved)
+    # What a kept decoder has of a GGUF file, reading which takes seconds, is that of the file.
+    loaded = load_kept(kept, of_this) if kept is not None and is_gguf(model) else None
     parts = {name: value for name, value in options.items() if name in fields}
     if parts.get("tokenizer") is None:
-        parts["tokenizer"] = load_tokenizer(files) if isinstance(files, str | os.PathLike) else None
+        parts["tokenizer"] = None if loaded is None else loaded.tokenizer
+    if parts["tokenizer"] is None and isinstance(model, str | os.PathLike):
+        parts["tokenizer"] = load_tokenizer(model)
     own = isinstance(generation_config, str)
-    # Reading a GGUF file takes seconds: what it says of generation is taken from the model.
-    late = own and is_gguf(files)
-    config = None if late else own_generation_config(files) if own else generation_config
+    late = own and is_gguf(model) and loaded is None
+    if own and not late:
+        config = own_generation_config(model if loaded is None else kept)
+    else:
+        config = None if late else generation_config
     _check_parts(parts)
     parts = configured(parts, config)
     _check_parts(parts)
-    if kept is not None:
-        decoder: Any = kept_decoder(model, of_kept, kept, options.get("progress"))
+    if kept is None:
+        decoder: Any = makes(model, **of_this)
     else:
-        decoder = makes(model, **{name: value for name, value in options.items() if name in of_decoder})
+        decoder = loaded or load_kept(kept, of_this) or compile_and_keep(model, of_this, kept)
     if late:
         parts = configured(parts, decoder.generation_config)
     return {"decoder": decoder, **parts}
 
 
-def _kept(cache: Any, model: Any, options: Mapping[str, Any]) -> Path | None:
+def _kept(cache: Any, model: Any, options: Mapping[str, Any], saved: bool) -> Path | None:
     """The folder in which *cache* says to keep the decoder; None if it is not to be kept."""
     if not isinstance(cache, bool | str | os.PathLike):
         raise TypeError(f"'cache' must be True, False or a folder: got {cache!r}")
     if cache is False:
         return None
-    if not isinstance(model, str | os.PathLike):
+    if saved or not isinstance(model, str | os.PathLike):
         raise TypeError(
-            "'cache' keeps a decoder by its model's files: give their path, not a loaded model, or save() it"
+            "'cache' keeps what is compiled from a model's files: got "
+            + (f"{model}, a saved decoder" if saved else "a loaded model; give its path, or save() it")
         )
     return kept_folder(model, options, None if cache is True else cache)
 
@@ -175,8 +180,11 @@ def _check_names(
 ) -> None:
     unknown = sorted(set(options) - decoder - set(fields))
     if unknown:
-        known = unknown[0] in inspect.signature(compile_decoder).parameters
-        why = ", which is fixed when a decoder is compiled" if known else place_of(unknown[0])
+        why = place_of(unknown[0])
+        if unknown[0] == "threads":
+            why = ", which is the decoder's: set generator.decoder.threads"
+        elif unknown[0] in inspect.signature(compile_decoder).parameters:
+            why = ", which is fixed when a decoder is compiled"
         raise TypeError(
             f"from_pretrained() of {source} has no option '{unknown[0]}'{why}: it takes cache, "
             f"generation_config, {', '.join(sorted(fields))}; for the decoder {', '.join(sorted(decoder))}"

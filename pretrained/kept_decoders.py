@@ -13,14 +13,19 @@ from typing import Any
 
 import torch
 
+from .. import __version__
 from ..decoding.user_cache import cache_folder
+from ..decoding.validation import is_iterable, is_whole
 from ..neuron_backend import CompiledDecoder, compile_decoder, load_decoder
 from ..neuron_backend.artifacts.manifest import NAME
-from ..neuron_backend.models.gguf_file import is_gguf
 from ..neuron_backend.models.model_source import find_config
-from ..neuron_backend.progress_option import ProgressOption
+from ..neuron_backend.targets.registry import resolve
+from ..neuron_backend.threads import check_threads
 
 _LOG = logging.getLogger(__name__)
+
+_OF_THE_RUN = ("progress", "threads")
+"""Options that change nothing of what is kept."""
 
 _DEFAULTS = {name: option.default for name, option in inspect.signature(compile_decoder).parameters.items()}
 
@@ -33,10 +38,13 @@ def kept_folder(
     """
     The folder of the decoder of *source*, which need not be there.
 
+    It is another one for another state of the model's files, other options, and another version of torch or
+    decodekit.
+
     Args:
         source: The folder or hub id of a model, or a GGUF file.
 
-        options: Those of ``compile_decoder`` by name, but for *progress*; values and not objects.
+        options: Those of ``compile_decoder`` by name; values and not objects.
 
         cache: Where decoders are kept. None: ``decoders`` in
             :func:`~decodekit.decoding.user_cache.cache_folder`.
@@ -44,80 +52,101 @@ def kept_folder(
     Raises:
         TypeError: A value of *options* has no text that tells it from others.
 
-        ValueError: The decoder is divided over processes.
+        ValueError: The decoder is divided over cores or processes, or there is no such target.
+
+        FileNotFoundError: There is no such model.
     """
     if options.get("tp_degree", 1) != 1:
         raise ValueError(
-            "'cache' keeps no decoders that are divided over processes; save() does: "
-            f"got tp_degree={options['tp_degree']}"
+            f"'cache' keeps no decoders that are divided; save() does: got tp_degree={options['tp_degree']}"
         )
     return (cache_folder() / "decoders" if cache is None else Path(cache)) / _name(source, options)
 
 
-def kept_decoder(
+def load_kept(kept: Path, options: Mapping[str, Any]) -> CompiledDecoder | None:
+    """
+    The decoder in the folder *kept*; None if it is not there, or was damaged.
+
+    Args:
+        kept: What :func:`kept_folder` says.
+
+        options: Those of ``compile_decoder`` by name, of which *progress* and *threads* count.
+
+    Raises:
+        ValueError: A wrong number of threads.
+    """
+    check_threads(options.get("threads"))
+    if not (kept / NAME).exists():
+        return None
+    with contextlib.suppress(ValueError, OSError):
+        decoder = load_decoder(kept, progress=options.get("progress"))
+        decoder.threads = options.get("threads")
+        return decoder
+    return None
+
+
+def compile_and_keep(
     source: str | os.PathLike[str],
     options: Mapping[str, Any],
     kept: Path,
-    progress: ProgressOption = None,
     say: Callable[[str], None] = _LOG.info,
 ) -> CompiledDecoder:
     """
-    The decoder in the folder *kept*, compiled if it is not there.
-
-    It is compiled again for another version of torch or decodekit. Eager decoders are not kept.
+    Compile *source*, and save the decoder in the folder *kept* unless it is eager.
 
     Args:
         source: As of :func:`kept_folder`.
 
-        options: As of :func:`kept_folder`.
+        options: Those of ``compile_decoder`` by name.
 
         kept: What :func:`kept_folder` says.
 
-        progress: As of ``compile_decoder``.
-
-        say: Takes a line about what is done.
+        say: Receives a line about what is done.
     """
     eager = options.get("target") == "eager"
-    if not eager and (kept / NAME).exists():
-        # One of another torch version, or a modified one, is compiled again.
-        with contextlib.suppress(ValueError):
-            return load_decoder(kept, progress=progress)
-        shutil.rmtree(kept)
     say(f"preparing {source}" + ("" if eager else f" (compiled once, kept in {kept.parent})"))
-    decoder = compile_decoder(source, **options, progress=progress)
+    decoder = compile_decoder(source, **options)
     if decoder.target != "eager":
+        # Of a damaged one.
+        shutil.rmtree(kept, ignore_errors=True)
         try:
             decoder.save(kept)
-        except OSError as error:
-            say(f"not kept, to be compiled again next time: {error}")
+        except (OSError, ValueError) as error:
+            _LOG.warning("not kept, to be compiled again next time: %s", error)
     return decoder
 
 
 def _name(source: str | os.PathLike[str], options: Mapping[str, Any]) -> str:
     """Name of the folder for the model in its current state, compiled with *options*."""
-    if is_gguf(source):
+    if Path(source).is_file():
         path = Path(source).absolute()
         files = [path]
     else:
-        path = find_config(source, "model").absolute().parent
+        path = find_config(source, "'model'").absolute().parent
         # A hub snapshot is identified by its commit, and its files may still be downloading.
-        files = [] if path.parent.name == "snapshots" else sorted(path.iterdir())
+        files = sorted(path.iterdir()) if Path(source).exists() else []
     state = [(f.name, f.stat().st_size, f.stat().st_mtime_ns) for f in files if f.is_file()]
-    given = {name: _plain(name, value) for name, value in options.items() if value != _DEFAULTS[name]}
-    known = json.dumps([str(path), state, given], sort_keys=True)
+    plain = {name: _plain(name, value) for name, value in options.items() if name not in _OF_THE_RUN}
+    given = {name: value for name, value in plain.items() if value != _plain(name, _DEFAULTS[name])}
+    # What "auto" is changes with the machine.
+    given["target"] = resolve(plain.get("target") or "auto").name
+    versions = [torch.__version__, __version__]
+    known = json.dumps([str(path), state, given, versions], sort_keys=True)
     return f"{path.name}-{hashlib.sha256(known.encode()).hexdigest()[:16]}"
 
 
 def _plain(name: str, value: Any) -> Any:
     """*value* as JSON has it."""
-    if isinstance(value, torch.dtype):
+    if isinstance(value, torch.dtype | str):
         return str(value).removeprefix("torch.")
-    if isinstance(value, str | int | None):
+    if value is None or isinstance(value, bool):
         return value
-    try:
-        return [int(each) for each in value]
-    except TypeError:
+    if is_whole(value):
+        return int(value)
+    several = list(value) if is_iterable(value) else [value]
+    if not all(map(is_whole, several)):
         raise TypeError(
-            f"'{name}' must be a name or numbers where the decoder is kept (cache=): got {value!r}; "
+            f"'{name}' must be a name or whole numbers where the decoder is kept (cache=): got {value!r}; "
             "save() and from_pretrained(folder) keep any decoder"
-        ) from None
+        )
+    return [int(each) for each in several]

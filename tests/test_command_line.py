@@ -76,7 +76,7 @@ class TestGenerate:
         assert first.out == second.out
 
     def test_a_saved_decoder_of_another_version_is_compiled_again(
-        self, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+        self, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
     ) -> None:
         """A decoder that cannot be loaded is replaced; one that cannot be saved is still used."""
 
@@ -102,7 +102,7 @@ class TestGenerate:
             assert 0 == run(*arguments)
 
         assert 2 == len(made)
-        assert "not kept, to be compiled again next time: read-only" in capsys.readouterr().err
+        assert "not kept, to be compiled again next time: read-only" in caplog.text
 
     @pytest.mark.parametrize(
         ("arguments", "message"),

@@ -286,7 +286,7 @@ class Statistics:
             said = f", {without} of them without a draft" if without else ""
             lines.append(f"τ = {tau:.3f}{margin}; verifications: {self.steps}{said}")
             lines += self._histogram()
-        elif "draft" in self.seconds:
+        elif "draft" in self.seconds and self.steps:
             lines.append("the drafter was asked, and nothing was drafted")
         if self.bit_exact or (self.bit_exact is False and self.drafted):
             known = "proved" if self.bit_exact else "not proved"

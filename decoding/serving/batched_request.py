@@ -10,7 +10,7 @@ from ..engine.run import Run
 from ..history import History
 from ..protocols import Finish
 from ..results.events import Event, StepOutput
-from .request_statistics import Sitting
+from .request_statistics import SeatedTime
 from .row_pin import RowPin
 
 if TYPE_CHECKING:
@@ -54,7 +54,7 @@ class BatchedRequest:
     seat: ActiveRequest | None = attrs.field(default=None, init=False)
     """Its row of the decoding loop; None while it waits and after its end."""
 
-    sitting: Sitting | None = attrs.field(default=None, init=False)
+    seated_time: SeatedTime | None = attrs.field(default=None, init=False)
     """Its time in that row; None before."""
 
     begun: bool = attrs.field(default=False, init=False)

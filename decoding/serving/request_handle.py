@@ -3,7 +3,7 @@
 import asyncio
 import logging
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Generator, Iterator
+from collections.abc import AsyncIterator, Callable, Generator, Iterator, Sequence
 from typing import Any, Protocol
 
 import attrs
@@ -81,11 +81,7 @@ class RequestHandle:
         Forwards and seconds are those of the batcher while they had rows, whatever else was fed. Time before
         that is the phase ``"waiting"``. Columns are counted in the batcher's own statistics only.
         """
-        return with_shared_work(
-            [one.run.timers.statistics for one in self._requests],
-            [one.sitting for one in self._requests if one.sitting is not None],
-            self._requests[0].submitted,
-        )
+        return statistics_of([self])
 
     def __iter__(self) -> Iterator[Event]:
         """
@@ -235,6 +231,18 @@ class RequestHandle:
     def _collected(self) -> Generation:
         self._require_success()
         return collect(self._events, self._prompts, self.statistics, self.seed)
+
+
+def statistics_of(handles: Sequence[RequestHandle]) -> Statistics:
+    """As :attr:`RequestHandle.statistics`, of several that were submitted together to one batcher."""
+    requests = [request for handle in handles for request in handle._requests]
+    return with_shared_work(
+        [request.run.timers.statistics for request in requests],
+        [request.seated_time for request in requests if request.seated_time is not None],
+        min(request.submitted for request in requests),
+        running=not all(handle.done for handle in handles),
+        drafts=any(request.run.drafting is not None for request in requests),
+    )
 
 
 def _tell_last(tell: Callable[..., None], *news: Exception) -> None:

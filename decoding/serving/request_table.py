@@ -14,7 +14,7 @@ from ..results.timers import Timers
 from ..token_feeder import TokenFeeder
 from .batched_request import BatchedRequest
 from .prefill_pace import PrefillPace
-from .request_statistics import Sitting
+from .request_statistics import SeatedTime
 from .row_pin import RowPins
 from .row_placement import best_row
 from .waiting_line import WaitingLine
@@ -154,7 +154,7 @@ class RequestTable:
             row = best_row(free, overlap, self.feeder.held(), pinned, own)
             self._pins.hold(row, request.pin)
             request.seat = self._loop.join(request.run, request.history, row)
-            self._seated[request.seat], request.sitting = request, Sitting(self.timers.statistics)
+            self._seated[request.seat], request.seated_time = request, SeatedTime(self.timers.statistics)
             free.remove(row)
 
     def _columns(self, running: list[BatchedRequest]) -> tuple[int | None, bool]:
@@ -188,11 +188,11 @@ class RequestTable:
         return len(prompt) - self.feeder.overlap(prompt)[row]
 
     def _leave(self, request: BatchedRequest) -> None:
-        if request.seat is not None and request.sitting is not None:
+        if request.seat is not None and request.seated_time is not None:
             self._loop.leave(request.seat)
             del self._seated[request.seat]
             request.seat = None
-            request.sitting.leave()
+            request.seated_time.leave()
 
     def _taken_failures(self) -> list[Told]:
         failures, self._failures = self._failures, []

@@ -14,7 +14,7 @@ from ..results.generation import Generation, collect
 from ..results.logprobs import Logprobs
 from ..results.statistics import Statistics
 from ..serving.batcher import Batcher
-from ..serving.request_handle import RequestHandle
+from ..serving.request_handle import RequestHandle, statistics_of
 
 Samples: TypeAlias = Steps[Event, None, Generation]
 """The events of all samples as they occur, and what they add up to as the value of its ``return``."""
@@ -134,7 +134,10 @@ class Batched:
                 if not handle.done:
                     handle.cancel()
         prompts = [row for row in rows for _ in range(num_samples)]
-        statistics = sum((handle.result().statistics for handle in handles), Statistics())
+        for handle in handles:
+            # Raises what a part of it raised.
+            handle.result()
+        statistics = statistics_of(handles) if handles else Statistics()
         seeds = {handle.seed for handle in handles}
         return collect(seen, prompts, statistics, seeds.pop() if len(seeds) == 1 else None)
 

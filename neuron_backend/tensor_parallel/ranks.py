@@ -20,6 +20,7 @@ import atexit
 import contextlib
 import os
 import sys
+import weakref
 import zlib
 from collections.abc import Iterator
 from datetime import timedelta
@@ -90,7 +91,7 @@ class Ranks:
         if not made:
             backend = "cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo"
             dist.init_process_group(backend, timeout=TIMEOUT)
-            atexit.register(_destroy_at_exit, dist.group.WORLD)
+            atexit.register(_destroy_at_exit, weakref.ref(dist.distributed_c10d._get_default_group()))
         _make_group_of_programs()
         group = dist.distributed_c10d._get_default_group()
         return cls(degree=tp_degree, rank=dist.get_rank(), group=group.group_name)
@@ -201,14 +202,14 @@ def _content(tensor: Tensor) -> tuple[bytes, bytes]:
     return repr(tuple(tensor.shape)).encode(), tensor.contiguous().numpy().tobytes()
 
 
-def _destroy_at_exit(made: dist.ProcessGroup | None) -> None:
+def _destroy_at_exit(made: "weakref.ref[dist.ProcessGroup]") -> None:
     """
-    Destroy the process groups if the program has not replaced *made*.
+    Destroy the process groups if the program has not replaced the one that was *made*.
 
     A gloo thread that is still releasing a tensor when the interpreter ends aborts the process. Destroying
     the groups waits for their threads.
     """
-    if dist.is_initialized() and dist.group.WORLD is made:
+    if dist.is_initialized() and dist.distributed_c10d._get_default_group() is made():
         dist.destroy_process_group()
 
 

@@ -44,9 +44,9 @@ class EvidenceLength:
     A draft must also promise its price times ``2.5 * ALLOWANCE / balance``: the less is left, the stronger
     the evidence that it is kept for. Of these lengths the one of the most tokens a second is chosen.
 
-    A match grows by at most one token a step without a draft. So evidence is not asked for in steps that
-    would make none even if the two strongest matches grew: one step of one or two rows, whose evidence also
-    teaches, and up to three of more rows.
+    A match that a drafter looks up grows by at most one token a step without a draft. So evidence is not
+    asked for in steps that would make none even if the two strongest matches grew. After one such step of
+    one or two rows, whose evidence also teaches, and three of more rows, it is asked for in any case.
 
     Where the drafter tells the first token of a draft that is not made, its acceptance is learned for free.
     """
@@ -59,8 +59,11 @@ class EvidenceLength:
 
     _rates: EvidenceRates = attrs.field(init=False)
 
-    _pause: int = attrs.field(default=0, init=False)
-    """Steps for which evidence will not be asked for."""
+    _evidence: Sequence[int] | None = attrs.field(default=None, init=False)
+    """The newest evidence, ascending; None where there is none yet, or a draft was made."""
+
+    _paused: int = attrs.field(default=0, init=False)
+    """Steps since then, without evidence."""
 
     _prices: Sequence[Price] = attrs.field(default=(Price(0.0),), init=False)
     """Those of the newest choice."""
@@ -71,11 +74,16 @@ class EvidenceLength:
 
     def wants_evidence(self) -> bool:
         """Whether to ask for evidence in the next step."""
-        if self._pause:
-            self._pause -= 1
-            self.balance += SHARE
-            return False
-        return True
+        if self._evidence is None:
+            return True
+        longest = 1 if len(self._evidence) <= _FEW_ROWS else _PAUSE
+        weaker, strongest = self._evidence[:-2], self._evidence[-2:]
+        grown = [*weaker, *(each + self._paused + 1 for each in strongest)]
+        if self._paused == longest or self._speeds(grown):
+            return True
+        self._paused += 1
+        self.balance += SHARE
+        return False
 
     def choose(self, evidence: Sequence[int], prices: Sequence[Price]) -> int:
         """
@@ -88,10 +96,8 @@ class EvidenceLength:
         """
         self._prices = prices
         speeds = self._speeds(evidence)
-        if speeds:
-            return max(speeds, key=speeds.__getitem__)
-        self._pause = self._pause_after(evidence)
-        return 0
+        self._evidence, self._paused = None if speeds else sorted(evidence), 0
+        return max(speeds, key=speeds.__getitem__, default=0)
 
     def _speeds(self, evidence: Sequence[int]) -> dict[int, float]:
         """Expected speed-ups of the draft lengths that may be chosen and are faster than plain decoding."""
@@ -108,32 +114,23 @@ class EvidenceLength:
             if (speed := (1 + gains[k]) / (1 + price.expected)) > 1
         }
 
-    def _pause_after(self, evidence: Sequence[int]) -> int:
-        """For how many steps after one with this *evidence* to ask for none."""
-        ascending, longest = sorted(evidence), 1 if len(evidence) <= _FEW_ROWS else _PAUSE
-        for steps in range(longest):
-            if self._speeds([*ascending[:-2], *(each + steps + 1 for each in ascending[-2:])]):
-                return steps
-        return longest
-
     def learn(self, outcome: SpeculationStep, prices: Sequence[Price] | None = None) -> None:
         """
-        Account for a step at the price that is expected after it, since its measured time may be an outlier.
+        Account for a step at the price that was expected, or the lower one that it proved to have.
 
         Args:
             outcome: Of the step.
 
-            prices: By draft length, after its times were learned; None for those of the choice.
+            prices: By draft length, after the step's times were learned; None for those of the choice.
         """
-        if prices is not None:
-            self._prices = prices
         self.balance += SHARE
         if not outcome.allowed:
             self._rates.learn_foreseen(outcome)
         else:
             self._rates.learn(outcome)
-            gain = sum(outcome.accepted) / len(outcome.accepted)
-            self.balance += gain - self._prices[max(outcome.drafted)].expected
+            gain, length = sum(outcome.accepted) / len(outcome.accepted), max(outcome.drafted)
+            expected = self._prices[length].expected
+            self.balance += gain - (expected if prices is None else min(expected, prices[length].expected))
         # A full account pays for the shortest draft.
         full = max([_MOST_GAINS * ALLOWANCE, *(price.expected for price in self._prices[1:2])])
         self.balance = min(self.balance, full)

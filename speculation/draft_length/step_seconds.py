@@ -21,7 +21,7 @@ _SETTLED = 64
 """Forwards of a width after which deviations are attributed to the machine, not to its initial timing."""
 
 _RENEWED = 8
-"""Steps without a draft after which prices of drafts are computed again."""
+"""Steps with evidence and without a draft after which prices of drafts are computed again."""
 
 _DOUBT = 2.0
 """How much too high the initial timing of a width may be."""

@@ -1,5 +1,6 @@
 """Decoders that are compiled once: what finds one again, and what does not."""
 
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -11,8 +12,11 @@ from transformers import GenerationConfig, PreTrainedModel
 from decodekit.decoding import Generator, Greedy
 from decodekit.neuron_backend import compile_decoder
 from decodekit.neuron_backend.targets.cpu.cpu_target import CpuTarget
+from decodekit.neuron_backend.targets.registry import resolve
 from decodekit.pretrained import kept_decoders
-from decodekit.pretrained.kept_decoders import kept_decoder, kept_folder
+from decodekit.pretrained.kept_decoders import compile_and_keep, kept_folder
+
+from .test_from_files import words
 
 SHAPE: dict[str, Any] = {"target": "cpu", "widths": (1,), "max_length": 16}
 
@@ -46,24 +50,48 @@ class TestFolder:
 
     def test_refuses_what_has_no_name(self, source: Path) -> None:
         """An object's text may be that of another."""
-        with pytest.raises(TypeError, match=r"'target' must be a name or numbers .*cache=.*got CpuTarget"):
+        with pytest.raises(TypeError, match=r"'target' must be a name or .*cache=.*got CpuTarget"):
             kept_folder(source, {"target": CpuTarget()})
-        with pytest.raises(ValueError, match=r"divided over processes; .*got tp_degree=2"):
+        with pytest.raises(ValueError, match=r"that are divided; .*got tp_degree=2"):
             kept_folder(source, {"tp_degree": 2})
+
+    def test_options_of_the_run_do_not_count(self, source: Path) -> None:
+        """Nor does the name of what "auto" is."""
+        found = resolve("auto").name
+
+        assert kept_folder(source, {}) == kept_folder(
+            source, {"threads": 1, "progress": False, "target": found, "tree_widths": []}
+        )
+
+    @pytest.mark.parametrize("widths", [(1.5, 4), ["a"], 1.5])
+    def test_refuses_what_are_no_numbers(self, widths: Any, source: Path) -> None:
+        """They would find the decoder of others."""
+        with pytest.raises(TypeError, match="'widths' must be a name or whole numbers"):
+            kept_folder(source, {"widths": widths})
+
+    def test_files_of_any_folder_count(self, source: Path) -> None:
+        """Also of one that is named as those of the hub's cache."""
+        folder = source.parent / "snapshots" / "newest"
+        shutil.copytree(source, folder)
+        before = kept_folder(folder, {})
+        (folder / "generation_config.json").write_text("{}")
+
+        assert before != kept_folder(folder, {})
 
 
 def test_eager_decoders_are_not_kept(source: Path, tmp_path: Path) -> None:
     """There is nothing to compile."""
     said: list[str] = []
     kept = kept_folder(source, {"target": "eager"}, tmp_path / "cache")
-    kept_decoder(source, {"target": "eager"}, kept, False, said.append)
+    compile_and_keep(source, {"target": "eager", "progress": False}, kept, said.append)
 
     assert [f"preparing {source}"] == said
     assert not kept.exists()
 
 
+@pytest.mark.parametrize("error", [OSError, ValueError])
 def test_a_cache_that_cannot_be_written_is_said(
-    source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    error: type[Exception], source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: Any
 ) -> None:
     """The decoder is there nevertheless."""
 
@@ -71,21 +99,21 @@ def test_a_cache_that_cannot_be_written_is_said(
         target = "cpu"
 
         def save(self, folder: Path) -> None:
-            raise OSError("no space")
+            raise error("no space")
 
-    said: list[str] = []
     monkeypatch.setattr(kept_decoders, "compile_decoder", lambda source, **options: Unsaved())
 
-    assert isinstance(kept_decoder(source, {}, tmp_path / "kept", False, said.append), Unsaved)
-    assert "not kept, to be compiled again next time: no space" == said[1]
+    assert isinstance(compile_and_keep(source, {}, tmp_path / "kept"), Unsaved)
+    assert "not kept, to be compiled again next time: no space" in caplog.text
 
 
 @pytest.mark.slow
 class TestFromPretrained:
+    @pytest.mark.parametrize("own_config", [True, False])
     def test_the_second_time_it_is_loaded(
-        self, source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+        self, own_config: bool, source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        """With the same text and parts; compiled again where it was damaged."""
+        """With the same parts and text; compiled again where it was damaged."""
         compiled = []
 
         def counted(*arguments: Any, **options: Any) -> Any:
@@ -93,27 +121,43 @@ class TestFromPretrained:
             return compile_decoder(*arguments, **options)
 
         monkeypatch.setattr(kept_decoders, "compile_decoder", counted)
+        # A relative folder is no repository of a hub.
+        monkeypatch.chdir(tmp_path)
+        words().save_pretrained(source)
+        if not own_config:
+            (source / "generation_config.json").unlink()
 
-        def generator(**options: Any) -> Generator:
+        def generator(**options: Any) -> Any:
             return Generator.from_pretrained(
-                source, sampler=Greedy(), cache=tmp_path / "cache", progress=False, **{**SHAPE, **options}
+                source, sampler=Greedy(), cache="cache", progress=False, **{**SHAPE, **options}
             )
 
-        first, second = generator(), generator()
+        first, second = generator(), generator(threads=1)
 
         assert 1 == len(compiled)
-        assert first([1, 2]).ids == second([1, 2]).ids
-        assert first.stop_condition.finishes == second.stop_condition.finishes
+        assert (None, 1) == (first.decoder.threads, second.decoder.threads)
+        assert first("w1 w2").text == second("w1 w2").text
+        assert first.end_of_sequence == second.end_of_sequence
+        assert repr(first.parts.processors) == repr(second.parts.processors)
 
         generator(max_length=32)
 
         assert 2 == len(compiled)
 
-        kept = kept_folder(source, SHAPE, tmp_path / "cache")
-        (kept / "decoder.json").write_text("{}")
+        (kept_folder(source, SHAPE, "cache") / "decoder.json").write_text("{}")
 
-        assert first([1, 2]).ids == generator()([1, 2]).ids
+        assert first("w1 w2").ids == generator()("w1 w2").ids
         assert 3 == len(compiled)
+        assert first("w1 w2").ids == generator()("w1 w2").ids
+        assert 3 == len(compiled)
+
+    def test_of_a_saved_decoder_is_refused(self, source: Path, tmp_path: Path) -> None:
+        """It is kept already."""
+        compile_decoder(source, progress=False, **SHAPE).save(tmp_path / "saved")
+        with pytest.raises(TypeError, match=r"'cache' keeps what is compiled .*, a saved decoder"):
+            Generator.from_pretrained(tmp_path / "saved", cache=True)
+        with pytest.raises(TypeError, match="no option 'threads', which is the decoder's: set generator"):
+            Generator.from_pretrained(tmp_path / "saved", threads=1)
 
 
 @pytest.mark.parametrize(
@@ -128,5 +172,5 @@ def test_refuses_another_cache(cache: Any, message: str, source: Path) -> None:
 
 def test_refuses_a_loaded_model(tiny_model: Callable[..., PreTrainedModel]) -> None:
     """It has no files to tell it from others by."""
-    with pytest.raises(TypeError, match="'cache' keeps a decoder by its model's files"):
+    with pytest.raises(TypeError, match=r"'cache' keeps .*: got a loaded model; give its path"):
         Generator.from_pretrained(tiny_model("llama"), cache=True)

@@ -4,7 +4,14 @@ from typing import Any
 
 import torch
 
-from decodekit.decoding import Batcher, Generator, MaxNewTokens
+from decodekit.decoding import (
+    Batched,
+    Batcher,
+    BestOfN,
+    Generator,
+    MaxNewTokens,
+    Sample,
+)
 from decodekit.speculation import PromptLookup
 from decodekit.testing import ScriptedDecoder, last_token
 
@@ -31,11 +38,12 @@ def test_a_wait_is_no_work_of_the_host() -> None:
     one = generator()
     batcher = Batcher(one.decoder)
     handles = [batcher.submit(one.parts, [1]) for _ in range(3)]
-    waiting = handles[2].statistics
+    waiting, later = handles[2].statistics, handles[2].statistics
     *_, last = found = [handle.result().statistics for handle in handles]
 
     assert {"waiting": waiting.total_seconds} == waiting.seconds
-    assert last.seconds["waiting"] > found[0].total_seconds / 2 > found[0].seconds["waiting"]
+    assert 0 < waiting.total_seconds < later.total_seconds
+    assert last.seconds["waiting"] > found[0].seconds["target"] > 0
     assert [9, 9, 9] == [each.forwards for each in found]
     for each in found:
         assert 0 <= each.host_seconds < each.total_seconds
@@ -51,6 +59,38 @@ def test_samples_of_a_prompt_run_side_by_side() -> None:
     assert 18 == counted.tokens
     assert 9 == counted.forwards
     assert sum(counted.seconds.values()) <= counted.total_seconds
+
+
+def test_the_time_between_two_prompts_is_a_wait() -> None:
+    """Of prompts that were submitted together; a request of higher priority has the row meanwhile."""
+    one, short = generator(1), generator(1, stop=MaxNewTokens(2))
+    batcher = Batcher(one.decoder)
+    both = batcher.submit_many(short.parts, [[1], [2]])
+    batcher.step()
+    other = batcher.submit(one.parts, [3], priority=10.0)
+    counted, others = both.result().statistics, other.result().statistics
+
+    assert (4, 9) == (counted.forwards, others.forwards)
+    assert counted.seconds["waiting"] > others.seconds["target"]
+
+
+def test_a_request_without_a_drafter_has_no_drafts() -> None:
+    """Whatever the requests beside it have."""
+    plain, drafting = generator(), generator(drafter=PromptLookup(), num_draft_tokens=2)
+    batcher = Batcher(plain.decoder)
+    handles = [batcher.submit(each.parts, [0]) for each in (drafting, plain)]
+    found = [handle.result().statistics for handle in handles]
+
+    assert [True, False] == ["draft" in each.seconds for each in found]
+    assert "draft" not in str(found[1])
+
+
+def test_samples_of_several_prompts_count_a_forward_once() -> None:
+    """Of a choice among them too."""
+    one = generator(4, sampler=Sample(seed=0))
+    best = BestOfN(Batched(Batcher(one.decoder), one.parts), 2)([[1], [2]])
+
+    assert 9 == best.statistics.forwards
 
 
 def test_what_others_were_fed_before_is_not_counted() -> None:

@@ -49,6 +49,7 @@ class TestEnvironment:
             capture_output=True,
             text=True,
             check=True,
+            timeout=600,
         )
 
         assert run.stdout.count(str(own)) == 2

@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from hypothesis import given, settings, strategies as st
+from hypothesis import example, given, settings, strategies as st
 
 from decodekit.decoding import Generator, MaxNewTokens, SpeculationStep
 from decodekit.speculation import AdaptiveLength, PromptLookup, SpeculativeGenerator, SuffixAutomaton
@@ -22,17 +22,18 @@ def rates(policy: EvidenceLength) -> list[float]:
 
 class TestTheBound:
     @settings(deadline=None)
-    @given(STEPS, COSTS)
+    @given(STEPS, COSTS, st.floats(0.5, 2))
     def test_holds_for_any_acceptance_and_costs(
-        self, steps: list[tuple[int, int]], costs: list[float]
+        self, steps: list[tuple[int, int]], costs: list[float], factor: float
     ) -> None:
-        """After every step, however few draft tokens were accepted."""
+        """After every step, however few draft tokens were accepted, and whatever the steps proved to cost."""
         policy, prices, net = EvidenceLength(24.0), [Price(0.0), *map(Price, costs)], 0.0
         for count, (evidence, agreed) in enumerate(steps, 1):
             k = policy.choose([evidence], prices)
             accepted = min(agreed, k)
-            policy.learn(SpeculationStep(k, (k,), (accepted,), 0.0, 1.0, 0.0, (evidence,)))
-            net += accepted - prices[k].expected
+            proved = [Price(factor * price.expected) for price in prices]
+            policy.learn(SpeculationStep(k, (k,), (accepted,), 0.0, 1.0, 0.0, (evidence,)), proved)
+            net += accepted - min(prices[k].expected, proved[k].expected)
 
             assert net >= -(ALLOWANCE + count * SHARE) - 1e-9
 
@@ -122,11 +123,20 @@ class TestWhatItLearns:
 
     @settings(deadline=None)
     @given(st.lists(st.integers(0, 12), min_size=1, max_size=2), COSTS)
+    @example([3], [0.267, *[3.0] * 7])
     def test_a_pause_misses_no_draft(self, evidence: list[int], costs: list[float]) -> None:
         """Of one or two rows: in the step without evidence none would have been made."""
         policy, prices = EvidenceLength(24.0), [Price(0.0), *map(Price, costs)]
-        if not policy.choose(evidence, prices) and not policy.wants_evidence():
-            assert 0 == policy.choose([each + 1 for each in evidence], prices)
+        foreseen = (False,) * len(evidence)
+        if not policy.choose(evidence, prices):
+            nothing = (0,) * len(evidence)
+            step = SpeculationStep(0, nothing, nothing, 0.0, 1.0, 0.0, tuple(evidence), foreseen=foreseen)
+            policy.learn(step)
+            before = policy.balance
+            if not policy.wants_evidence():
+                policy.balance = before
+
+                assert 0 == policy.choose([each + 1 for each in evidence], prices)
 
     def test_rows_without_evidence_foresee_nothing(self) -> None:
         """They are other requests', and their tokens no drafts'."""
