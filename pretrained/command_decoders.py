@@ -111,7 +111,8 @@ def decoder_of(
     }
     kept = kept_folder(source, arguments, options.cache)
     say = _say_nothing if options.quiet else _say
-    return load_kept(kept, arguments) or compile_and_keep(source, arguments, kept, say)
+    loaded = load_kept(kept, arguments)
+    return compile_and_keep(source, arguments, kept, say) if loaded is None else loaded
 
 
 def _check_saved(decoder: Any, source: str, flag: str, rows: int, columns: int) -> None:

@@ -41,7 +41,7 @@ def generator_arguments(
     """
     Keyword arguments for *kind*, decoder included, as its ``from_pretrained`` takes them.
 
-    Everything is checked before the decoder is compiled, or loaded unless it is a kept one of a GGUF file.
+    Everything is checked before the decoder is compiled, or loaded unless it is a kept one.
 
     Args:
         kind: ``Generator`` or a subclass.
@@ -76,26 +76,25 @@ def generator_arguments(
         check_model(model)
     of_this = {name: value for name, value in options.items() if name in of_decoder}
     kept = _kept(cache, model, of_this, saved)
-    # What a kept decoder has of a GGUF file, reading which takes seconds, is that of the file.
-    loaded = load_kept(kept, of_this) if kept is not None and is_gguf(model) else None
+    loaded = None if kept is None else load_kept(kept, of_this)
+    # Reading a GGUF file takes seconds; a kept decoder's folder says the same.
+    sooner = loaded if is_gguf(model) else None
     parts = {name: value for name, value in options.items() if name in fields}
     if parts.get("tokenizer") is None:
-        parts["tokenizer"] = None if loaded is None else loaded.tokenizer
+        parts["tokenizer"] = None if sooner is None else sooner.tokenizer
     if parts["tokenizer"] is None and isinstance(model, str | os.PathLike):
         parts["tokenizer"] = load_tokenizer(model)
-    own = isinstance(generation_config, str)
-    late = own and is_gguf(model) and loaded is None
-    if own and not late:
-        config = own_generation_config(model if loaded is None else kept)
-    else:
-        config = None if late else generation_config
+    own, files = isinstance(generation_config, str), model if sooner is None else kept
+    # Of a GGUF file that is compiled now it is taken from the model.
+    late = own and is_gguf(files)
+    config = None if late else own_generation_config(files) if own else generation_config
     _check_parts(parts)
     parts = configured(parts, config)
     _check_parts(parts)
     if kept is None:
         decoder: Any = makes(model, **of_this)
     else:
-        decoder = loaded or load_kept(kept, of_this) or compile_and_keep(model, of_this, kept)
+        decoder = compile_and_keep(model, of_this, kept) if loaded is None else loaded
     if late:
         parts = configured(parts, decoder.generation_config)
     return {"decoder": decoder, **parts}

@@ -28,6 +28,14 @@ SMOOTH = {width: 1 + 0.03 * (width - 1) for width in range(1, 10)}
 STEPS = {1: 1.0, 5: 1.3, 9: 1.6}
 
 
+def timed(monkeypatch: pytest.MonkeyPatch, idle: dict[int, float]) -> step_seconds.StepSeconds:
+    """The seconds of a decoder whose forwards of padding take *idle* by width."""
+    monkeypatch.setattr(step_seconds, "time_widths", lambda decoder: idle)
+    seconds = step_seconds.StepSeconds()
+    seconds.prepare(ScriptedDecoder(torch.zeros(1, 2)), exact_width=False)
+    return seconds
+
+
 @attrs.frozen(eq=False)
 class World:
     """Rows whose draft tokens have given acceptance rates, and a machine with given costs, in forwards."""
@@ -251,9 +259,7 @@ class TestChanges:
 class TestWhatItLearns:
     def test_that_what_is_wider_takes_no_less(self, monkeypatch: pytest.MonkeyPatch) -> None:
         """Even if the machine has become slower since the wider forwards were timed."""
-        monkeypatch.setattr(step_seconds, "time_widths", lambda decoder: {1: 1.0, 2: 1.2, 5: 1.5})
-        seconds = step_seconds.StepSeconds()
-        seconds.prepare(ScriptedDecoder(torch.zeros(1, 2)), exact_width=False)
+        seconds = timed(monkeypatch, {1: 1.0, 2: 1.2, 5: 1.5})
         for _ in range(50):
             seconds.learn(SpeculationStep(0, (0,), (0,), 0.0, 4.0, 0.0), 0)
 
@@ -263,9 +269,7 @@ class TestWhatItLearns:
         self, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         """Sampling was seen at one width only."""
-        monkeypatch.setattr(step_seconds, "time_widths", lambda decoder: {1: 1.0, 5: 1.5})
-        seconds = step_seconds.StepSeconds()
-        seconds.prepare(ScriptedDecoder(torch.zeros(1, 2)), exact_width=False)
+        seconds = timed(monkeypatch, {1: 1.0, 5: 1.5})
         seconds.learn(SpeculationStep(0, (0,), (0,), 0.0, 1.0, 0.3), 0)
 
         assert pytest.approx(1.3) == seconds.verify(0)
@@ -273,9 +277,7 @@ class TestWhatItLearns:
 
     def test_that_the_machine_is_slower_than_when_it_was_timed(self, monkeypatch: pytest.MonkeyPatch) -> None:
         """The widths that were not used are so, too."""
-        monkeypatch.setattr(step_seconds, "time_widths", lambda decoder: {1: 1.0, 5: 1.2, 9: 1.4})
-        seconds = step_seconds.StepSeconds()
-        seconds.prepare(ScriptedDecoder(torch.zeros(1, 2)), exact_width=False)
+        seconds = timed(monkeypatch, {1: 1.0, 5: 1.2, 9: 1.4})
         for _ in range(40):
             seconds.learn(SpeculationStep(0, (0,), (0,), 0.0, 2.0, 0.0), 0)
 
@@ -286,9 +288,7 @@ class TestWhatItLearns:
 
     def test_that_more_rows_take_longer_at_every_width(self, monkeypatch: pytest.MonkeyPatch) -> None:
         """A step of many rows at one width tells of the others, so no draft becomes cheaper than none."""
-        monkeypatch.setattr(step_seconds, "time_widths", lambda decoder: {1: 1.0, 5: 1.2})
-        seconds = step_seconds.StepSeconds()
-        seconds.prepare(ScriptedDecoder(torch.zeros(1, 2)), exact_width=False)
+        seconds = timed(monkeypatch, {1: 1.0, 5: 1.2})
         for k in (0, 4) * 100:
             seconds.learn(SpeculationStep(k, (k,), (0,), 0.0, 1.2 if k else 1.0, 0.1), 0)
         for _ in range(300):
@@ -308,9 +308,7 @@ class TestWhatItLearns:
 
     def test_that_every_column_attends_to_the_text(self, monkeypatch: pytest.MonkeyPatch) -> None:
         """Which those of padding, whose time was taken, do not; by no more than a tenth each."""
-        monkeypatch.setattr(step_seconds, "time_widths", lambda decoder: {1: 1.0, 5: 1.5})
-        seconds = step_seconds.StepSeconds()
-        seconds.prepare(ScriptedDecoder(torch.zeros(1, 2)), exact_width=False)
+        seconds = timed(monkeypatch, {1: 1.0, 5: 1.5})
         for _ in range(60):
             seconds.learn(SpeculationStep(0, (0,), (0,), 0.0, 1.05, 0.0), 0)
 
