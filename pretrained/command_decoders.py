@@ -12,7 +12,7 @@ from ..neuron_backend.models.model_source import check_model, find_config
 from ..neuron_backend.progress_option import ProgressOption
 from ..neuron_backend.targets.registry import NAMES
 from .from_files import is_saved_decoder
-from .kept_decoders import compile_and_keep, kept_folder, load_kept
+from .kept_decoders import compile_and_keep, kept_folder, load_kept, with_target
 
 PROMPT_WIDTH = 64
 """Width of a prefill forward."""
@@ -98,17 +98,19 @@ def decoder_of(
         _check_saved(decoder, source, flag, batch_size, scored_width)
         return decoder
     longest = options.max_length or max(widths)
-    arguments = {
-        "batch_size": batch_size,
-        "max_length": options.max_length,
-        "widths": sorted({min(width, longest) for width in widths}),
-        "scored_width": scored_width,
-        "dtype": options.dtype,
-        "weights": options.weights,
-        "target": options.target or "auto",
-        "threads": options.threads,
-        "progress": progress,
-    }
+    arguments = with_target(
+        {
+            "batch_size": batch_size,
+            "max_length": options.max_length,
+            "widths": sorted({min(width, longest) for width in widths}),
+            "scored_width": scored_width,
+            "dtype": options.dtype,
+            "weights": options.weights,
+            "target": options.target,
+            "threads": options.threads,
+            "progress": progress,
+        }
+    )
     kept = kept_folder(source, arguments, options.cache)
     say = _say_nothing if options.quiet else _say
     loaded = load_kept(kept, arguments)

@@ -22,7 +22,7 @@ from ..neuron_backend.models.model_source import check_model, is_hub_id, is_on_h
 from ..neuron_backend.models.tokenizer_source import load_tokenizer
 from ..processors import from_generation_config
 from .draft_fields import with_draft_length
-from .kept_decoders import compile_and_keep, kept_folder, load_kept
+from .kept_decoders import compile_and_keep, kept_folder, load_kept, with_target
 
 AUTO = "auto"
 
@@ -75,7 +75,10 @@ def generator_arguments(
     if not saved:
         check_model(model)
     of_this = {name: value for name, value in options.items() if name in of_decoder}
-    kept = _kept(cache, model, of_this, saved)
+    kept = None
+    if _keeps(cache, model, saved):
+        of_this = with_target(of_this)
+        kept = kept_folder(model, of_this, None if isinstance(cache, bool) else cache)
     loaded = None if kept is None else load_kept(kept, of_this)
     # Reading a GGUF file takes seconds; a kept decoder's folder says the same.
     sooner = loaded if is_gguf(model) else None
@@ -100,18 +103,16 @@ def generator_arguments(
     return {"decoder": decoder, **parts}
 
 
-def _kept(cache: Any, model: Any, options: Mapping[str, Any], saved: bool) -> Path | None:
-    """The folder in which *cache* says to keep the decoder; None if it is not to be kept."""
+def _keeps(cache: Any, model: Any, saved: bool) -> bool:
+    """Whether *cache* says to keep the decoder."""
     if not isinstance(cache, bool | str | os.PathLike):
         raise TypeError(f"'cache' must be True, False or a folder: got {cache!r}")
-    if cache is False:
-        return None
-    if saved or not isinstance(model, str | os.PathLike):
+    if cache is not False and (saved or not isinstance(model, str | os.PathLike)):
         raise TypeError(
             "'cache' keeps what is compiled from a model's files: got "
             + (f"{model}, a saved decoder" if saved else "a loaded model; give its path, or save() it")
         )
-    return kept_folder(model, options, None if cache is True else cache)
+    return cache is not False
 
 
 def is_saved_decoder(model: object) -> bool:

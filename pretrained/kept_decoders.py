@@ -30,6 +30,19 @@ _OF_THE_RUN = ("progress", "threads")
 _DEFAULTS = {name: option.default for name, option in inspect.signature(compile_decoder).parameters.items()}
 
 
+def with_target(options: Mapping[str, Any]) -> dict[str, Any]:
+    """
+    *options* of ``compile_decoder`` with the name of the target that "auto" is on this machine.
+
+    It may log a warning, and so is to be found once.
+
+    Raises:
+        ValueError: No target has that name.
+    """
+    target = options.get("target") or "auto"
+    return {**options, "target": resolve(target).name if isinstance(target, str) else target}
+
+
 def kept_folder(
     source: str | os.PathLike[str],
     options: Mapping[str, Any],
@@ -126,10 +139,9 @@ def _name(source: str | os.PathLike[str], options: Mapping[str, Any]) -> str:
         # A hub snapshot is identified by its commit, and its files may still be downloading.
         files = sorted(path.iterdir()) if Path(source).exists() else []
     state = [(f.name, f.stat().st_size, f.stat().st_mtime_ns) for f in files if f.is_file()]
-    plain = {name: _plain(name, value) for name, value in options.items() if name not in _OF_THE_RUN}
+    named = with_target(options)
+    plain = {name: _plain(name, value) for name, value in named.items() if name not in _OF_THE_RUN}
     given = {name: value for name, value in plain.items() if value != _plain(name, _DEFAULTS[name])}
-    # What "auto" is changes with the machine.
-    given["target"] = resolve(plain.get("target") or "auto").name
     versions = [torch.__version__, __version__]
     known = json.dumps([str(path), state, given, versions], sort_keys=True)
     return f"{path.name}-{hashlib.sha256(known.encode()).hexdigest()[:16]}"

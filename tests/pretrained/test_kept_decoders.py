@@ -48,6 +48,16 @@ class TestFolder:
 
         assert 5 == len({*folders, kept_folder(source, {"max_length": 16})})
 
+    def test_what_auto_is_is_said_once(
+        self, source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        """Where there is no compiler, a warning names the packages that bring it."""
+        monkeypatch.setattr("decodekit.neuron_backend.targets.cpu.aoti.has_compiler", lambda: False)
+        shape = {**SHAPE, "target": "auto"}
+        Generator.from_pretrained(source, cache=tmp_path / "cache", progress=False, **shape)
+
+        assert 1 == caplog.text.count("found no C++ compiler")
+
     def test_refuses_what_has_no_name(self, source: Path) -> None:
         """An object's text may be that of another."""
         with pytest.raises(TypeError, match=r"'target' must be a name or .*cache=.*got CpuTarget"):
