@@ -26,6 +26,9 @@ _FEW_ROWS = 2
 _PAUSE = 3
 """Limit of the steps without evidence for more rows, for which asking takes longer."""
 
+_GROWTH = 2
+"""By how much the evidence of a row may grow in a step."""
+
 _LEAST_BALANCE = 1e-3
 """Bounds what a draft must promise where nothing is left."""
 
@@ -44,9 +47,10 @@ class EvidenceLength:
     A draft must also promise its price times ``2.5 * ALLOWANCE / balance``: the less is left, the stronger
     the evidence that it is kept for. Of these lengths the one of the most tokens a second is chosen.
 
-    A match that a drafter looks up grows by at most one token a step without a draft. So evidence is not
-    asked for in steps that would make none even if the two strongest matches grew. After one such step of
-    one or two rows, whose evidence also teaches, and three of more rows, it is asked for in any case.
+    Evidence that a drafter looks up seldom grows by more than two in a step without a draft, by a token of a
+    match whose occurrences go on alike. So evidence is not asked for in steps that would make none even if
+    that of the two strongest rows grew so. After one such step of one or two rows, whose evidence also
+    teaches, and three of more rows, it is asked for in any case.
 
     Where the drafter tells the first token of a draft that is not made, its acceptance is learned for free.
     """
@@ -78,7 +82,7 @@ class EvidenceLength:
             return True
         longest = 1 if len(self._evidence) <= _FEW_ROWS else _PAUSE
         weaker, strongest = self._evidence[:-2], self._evidence[-2:]
-        grown = [*weaker, *(each + self._paused + 1 for each in strongest)]
+        grown = [*weaker, *(each + _GROWTH * (self._paused + 1) for each in strongest)]
         if self._paused == longest or self._speeds(grown):
             return True
         self._paused += 1

@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 from ...decoding.history import History
 from ...decoding.protocols import Draft, SamplesTokens
 from ...decoding.validation import a_whole_number
+from .repeated_suffix import RepeatedSuffix, match_evidence
 from .row_texts import row_texts
 
 Ints = NDArray[np.int64]
@@ -43,36 +44,39 @@ class PromptLookup:
         counts = budget.tolist()
         ids = np.full((len(counts), max(counts)), -1)
         for row, tokens in row_texts(history, counts):
-            follow = tokens[self._match(tokens)[1] :]
+            follow = tokens[self._match(tokens).end :]
             if len(follow):
                 # What follows the copied tokens is the draft itself: it goes on periodically.
                 ids[row, : counts[row]] = np.resize(follow, counts[row])
         return Draft(torch.from_numpy(ids))
 
     def evidence(self, history: History, budget: torch.Tensor) -> torch.Tensor:
-        """Match length of each row, up to :attr:`max_ngram`, ``[batch]`` int64; 0 without a draft."""
+        """How sure each row's draft is (:func:`.repeated_suffix.match_evidence`), ``[batch]`` int64."""
         return self.foresee(history, budget)[0]
 
     def foresee(self, history: History, budget: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """The same, and the first token of each row's draft, ``[batch]`` int64; -1 without one."""
         counts = budget.tolist()
-        lengths, first_tokens = [0] * len(counts), [-1] * len(counts)
+        evidence, first_tokens = [0] * len(counts), [-1] * len(counts)
         for row, tokens in row_texts(history, counts):
-            lengths[row], start = self._match(tokens)
-            if lengths[row]:
-                first_tokens[row] = int(tokens[start])
-        return torch.tensor(lengths), torch.tensor(first_tokens)
+            match = self._match(tokens)
+            if match.length:
+                evidence[row], first_tokens[row] = match_evidence(match, tokens), int(tokens[match.end])
+        return torch.tensor(evidence), torch.tensor(first_tokens)
 
-    def _match(self, tokens: Ints) -> tuple[int, int]:
-        """Length of the longest repeated suffix and start of its continuation; 0 and the end if none is."""
+    def _match(self, tokens: Ints) -> RepeatedSuffix:
+        """The longest repeated suffix of up to :attr:`max_ngram` tokens; where none is, it ends the text."""
         # Where an occurrence of the last token ends; then of the last two, and so on.
         ends, longest = (tokens[:-1] == tokens[-1]).nonzero()[0] + 1, 1
+        none = RepeatedSuffix(0, len(tokens), 0)
         if not len(ends):
-            return 0, len(tokens)
+            return none
         for n in range(2, min(self.max_ngram, len(tokens) - 1) + 1):
             longer = ends[ends.searchsorted(n) :]
             longer = longer[tokens[longer - n] == tokens[-n]]
             if not len(longer):
                 break
             ends, longest = longer, n
-        return (longest, int(ends[-1])) if longest >= self.min_ngram else (0, len(tokens))
+        if longest < self.min_ngram:
+            return none
+        return RepeatedSuffix(longest, int(ends[-1]), int(ends[-2]) if len(ends) > 1 else 0)

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from ...decoding.history import History
 from ...decoding.protocols import Draft, SamplesTokens
 from ...decoding.validation import a_whole_number, as_list, is_iterable, is_whole
+from .repeated_suffix import RepeatedSuffix, match_evidence
 from .row_texts import row_texts
 from .running_texts import RunningTexts
 from .suffix_index import SuffixIndex
@@ -30,6 +31,8 @@ class _Match:
     follows: list[int]
     """Tokens after the occurrence."""
 
+    evidence: int
+
 
 class _Corpus:
     """
@@ -45,13 +48,15 @@ class _Corpus:
         inner = (token for sequence in sequences if sequence for token in (*sequence[:-1], -1))
         self.index = SuffixIndex(inner)
         # Recorded eagerly: afterwards the index is read-only, and safe to share between threads.
-        self.index.latest(0, len(self.tokens))
+        self.index.ends(0, len(self.tokens))
 
     def match(self, state: int, length: int, budget: int) -> _Match:
         """Up to *budget* tokens after *state*, within the sequence."""
-        start = self.index.latest(state, 0)
+        start, earlier = self.index.ends(state, 0)
         end = self.ends[bisect.bisect_right(self.ends, start)]
-        return _Match(length, self.tokens[start : min(end, start + budget)])
+        match = RepeatedSuffix(length, start, earlier)
+        follows = self.tokens[start : min(end, start + budget)]
+        return _Match(length, follows, match_evidence(match, self.tokens))
 
 
 @attrs.define(eq=False)
@@ -74,10 +79,12 @@ class _Text:
 
     def match(self, budget: int) -> _Match:
         """Match of the end of the text in the text itself."""
-        length, end = self.index.repeated()
+        match, tokens = self.index.repeated(), self.index.tokens
+        length, end, _ = match
         # Where the copied tokens reach the end of the text, they repeat.
-        repeating = itertools.cycle(self.index.tokens[end : end + budget]) if length else iter(())
-        return _Match(length, list(itertools.islice(repeating, budget)))
+        repeating = itertools.cycle(tokens[end : end + budget]) if length else iter(())
+        follows = list(itertools.islice(repeating, budget))
+        return _Match(length, follows, match_evidence(match, tokens))
 
 
 def _as_sequences(corpus: Any) -> Sequences:
@@ -140,16 +147,16 @@ class SuffixAutomaton:
         return Draft(torch.from_numpy(ids))
 
     def evidence(self, history: History, budget: torch.Tensor) -> torch.Tensor:
-        """Match length of each row, ``[batch]`` int64; 0 without a draft."""
+        """How sure each row's draft is (:func:`.repeated_suffix.match_evidence`), ``[batch]`` int64."""
         return self.foresee(history, budget)[0]
 
     def foresee(self, history: History, budget: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """The same, and the first token of each row's draft, ``[batch]`` int64; -1 without one."""
         counts = [min(count, 1) for count in budget.tolist()]
-        lengths, first_tokens = [0] * len(counts), [-1] * len(counts)
+        evidence, first_tokens = [0] * len(counts), [-1] * len(counts)
         for row, match in self._matches(history, counts).items():
-            lengths[row], first_tokens[row] = match.length, match.follows[0]
-        return torch.tensor(lengths), torch.tensor(first_tokens)
+            evidence[row], first_tokens[row] = match.evidence, match.follows[0]
+        return torch.tensor(evidence), torch.tensor(first_tokens)
 
     def _matches(self, history: History, counts: Sequence[int]) -> dict[int, _Match]:
         """Matches by row, and as many tokens after them."""

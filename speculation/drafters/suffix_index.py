@@ -2,6 +2,8 @@
 
 from collections.abc import Iterable
 
+from .repeated_suffix import RepeatedSuffix
+
 
 class SuffixIndex:
     """
@@ -13,11 +15,11 @@ class SuffixIndex:
     Blumer et al., 1985, `The smallest automaton recognizing the subwords of a text
     <https://doi.org/10.1016/0304-3975(85)90157-4>`_.
 
-    A state's latest end position changes with every token for all states on a chain of links. It is
-    updated lazily, for all tokens since the last query at once, newest first: the walk up the links
-    stops at a state that is already updated. While a match continues to match, it only grows, and no
-    update is needed. So a query costs one chain at most, about log(length) states for a non-periodic
-    text, and nothing while the text is periodic.
+    A state's two latest end positions change with every token for all states on a chain of links. They
+    are updated lazily, for all tokens since the last query at once, newest first: the walk up the links
+    stops at a state that has two newer ones already. While both occurrences of a match continue to match,
+    it only grows, and no update is needed. So a query costs two chains at most, about log(length) states
+    each for a non-periodic text, and nothing while the text is periodic.
     """
 
     def __init__(self, tokens: Iterable[int] = ()) -> None:
@@ -32,22 +34,26 @@ class SuffixIndex:
         self._link = [-1]
         self._length = [0]
         self._latest = [0]
+        self._earlier = [0]
 
         self._prefix = [0]
         """States of the text's prefixes, by length."""
 
         self._noted = 0
-        """``_latest`` is up to date for ends up to here."""
+        """``_latest`` and ``_earlier`` are up to date for ends up to here."""
 
-        self._match = (0, 0, 0)
-        """Last result of :meth:`repeated`: length and end of the match, and length of the text."""
+        self._match = RepeatedSuffix(0, 0, 0)
+        """The last result of :meth:`repeated`, ..."""
+
+        self._matched = 0
+        """... and the length of the text then."""
 
         for token in tokens:
             self.append(token)
 
     def append(self, token: int) -> None:
         """Append *token* to the text."""
-        before, whole = self._prefix[-1], self._new(len(self.tokens) + 1, {}, 0, 0)
+        before, whole = self._prefix[-1], self._new(len(self.tokens) + 1, {}, 0, (0, 0))
         self.tokens.append(token)
         self._prefix.append(whole)
         while before >= 0 and token not in self._next[before]:
@@ -56,34 +62,31 @@ class SuffixIndex:
         if before >= 0:
             self._link[whole] = self._followed_by(before, token)
 
-    def repeated(self) -> tuple[int, int]:
-        """
-        Find the longest suffix of the text that occurred earlier.
-
-        Returns:
-            Its length, and the end position of its latest earlier occurrence, which may overlap the
-            suffix. 0 and 0 if there is none.
-        """
-        now = len(self.tokens)
-        length, end, at = self._match
-        more = now - at
+    def repeated(self) -> RepeatedSuffix:
+        """Find the longest suffix of the text that occurred earlier."""
+        now, (length, end, earlier) = len(self.tokens), self._match
+        more, added = now - self._matched, self.tokens[self._matched :]
         # The longest repeated suffix grows by at most one per token, so an extended match stays the longest.
-        if length and self.tokens[end : end + more] == self.tokens[at:now]:
-            self._match = length + more, end + more, now
+        if length and all(self.tokens[at : at + more] == added for at in (end, earlier) if at):
+            self._match = RepeatedSuffix(length + more, end + more, earlier and earlier + more)
         else:
             state = max(0, self._link[self._prefix[now]])
-            self._match = self._length[state], self.latest(state, now - 1) if state else 0, now
-        return self._match[:2]
+            self._match = RepeatedSuffix(self._length[state], *self.ends(state, now - 1) if state else (0, 0))
+        self._matched = now
+        return self._match
 
-    def latest(self, state: int, end: int) -> int:
-        """Latest end position of *state* up to *end*, which must not decrease; 0 for none."""
+    def ends(self, state: int, end: int) -> tuple[int, int]:
+        """The two latest end positions of *state* up to *end*, which must not decrease; 0 for none."""
         for position in range(end, self._noted, -1):
             reached = self._prefix[position]
-            while reached > 0 and self._latest[reached] <= self._noted:
-                self._latest[reached] = position
+            while reached > 0 and self._earlier[reached] <= self._noted:
+                if self._latest[reached] <= self._noted:
+                    self._latest[reached], self._earlier[reached] = position, self._latest[reached]
+                else:
+                    self._earlier[reached] = position
                 reached = self._up(reached)
         self._noted = max(self._noted, end)
-        return self._latest[state]
+        return self._latest[state], self._earlier[state]
 
     def follow(self, state: int, length: int, token: int) -> tuple[int, int]:
         """
@@ -110,18 +113,20 @@ class SuffixIndex:
         shared, length = self._next[before][token], self._length[before] + 1
         if self._length[shared] == length:
             return shared
-        split = self._new(length, dict(self._next[shared]), self._link[shared], self._latest[shared])
+        ends = self._latest[shared], self._earlier[shared]
+        split = self._new(length, dict(self._next[shared]), self._link[shared], ends)
         self._link[shared] = split
         while before >= 0 and self._next[before].get(token) == shared:
             self._next[before][token] = split
             before = self._up(before)
         return split
 
-    def _new(self, length: int, transitions: dict[int, int], link: int, latest: int) -> int:
+    def _new(self, length: int, transitions: dict[int, int], link: int, ends: tuple[int, int]) -> int:
         self._next.append(transitions)
         self._link.append(link)
         self._length.append(length)
-        self._latest.append(latest)
+        self._latest.append(ends[0])
+        self._earlier.append(ends[1])
         return len(self._link) - 1
 
     def _up(self, state: int) -> int:

@@ -24,6 +24,7 @@ from ..compiler_cache import private_compiler_cache
 from ..target import NOT_SAVED
 from . import aoti
 from .kernel_library import KernelDtypes, Library, NoLibrary
+from .large_pages import move_to_large_pages
 from .program_loading import CpuProgram, load_program
 
 if TYPE_CHECKING:
@@ -103,6 +104,7 @@ class CpuTarget:
         tensors: Mapping[str, Tensor],
     ) -> None:
         """Run saved programs over *tensors*, without building the model."""
+        move_to_large_pages(tensors.values())
 
         def programs(kind: str, widths: Sequence[int]) -> dict[int, CpuProgram]:
             cache = _cache(decoder, kind)
@@ -126,6 +128,7 @@ class CpuTarget:
         )
 
     def _run(self, decoder: "StaticDecoder", packages: Mapping[str, Package], compiled: bool) -> None:
+        move_to_large_pages(_tensors(decoder.step))
         model = ModelFingerprint.of(decoder.step)
 
         def program(step: Step, width: int, kind: str | None = None) -> CpuProgram:
@@ -227,6 +230,11 @@ def _fuse_projections(decoder: "StaticDecoder") -> None:
     fused = fuse_projections(decoder.step.model)
     for step in (decoder.step, decoder.tree_step):
         step.fused = fused
+
+
+def _tensors(step: Step) -> list[Tensor]:
+    """Parameters and buffers, in the model's order."""
+    return [*step.parameters(), *step.buffers()]
 
 
 def _fingerprint(decoder: "StaticDecoder", model: ModelFingerprint, kind: str, width: int) -> str:

@@ -58,8 +58,8 @@ class TestTheBound:
         policy, prices = EvidenceLength(24.0), [Price(0.0), Price(0.25)]
         lengths = []
         for _ in range(200):
-            lengths.append(policy.choose([3], prices))
-            policy.learn(SpeculationStep(lengths[-1], (lengths[-1],), (0,), 0.0, 1.0, 0.0, (3,)))
+            lengths.append(policy.choose([4], prices))
+            policy.learn(SpeculationStep(lengths[-1], (lengths[-1],), (0,), 0.0, 1.0, 0.0, (4,)))
 
         assert 1 <= sum(lengths) <= (ALLOWANCE + 200 * SHARE) / 0.25
 
@@ -67,9 +67,9 @@ class TestTheBound:
         """The step's own times count, as they were learned."""
         policy, dear, cheap = EvidenceLength(24.0), [Price(0.0), Price(0.9, 0.9)], [Price(0.0), Price(0.25)]
 
-        assert 1 == policy.choose([9], dear)
+        assert 1 == policy.choose([16], dear)
 
-        policy.learn(SpeculationStep(1, (1,), (0,), 0.0, 1.0, 0.0, (9,)), cheap)
+        policy.learn(SpeculationStep(1, (1,), (0,), 0.0, 1.0, 0.0, (16,)), cheap)
 
         assert pytest.approx(ALLOWANCE + SHARE - 0.25) == policy.balance
 
@@ -105,7 +105,7 @@ class TestWhatItLearns:
     def test_rows_far_from_a_gain_are_looked_at_now_and_then(
         self, evidence: int, rows: int, waits: int
     ) -> None:
-        """Where matches that grow by a token a step could not make a draft pay meanwhile."""
+        """Where evidence that grows by two a step could not make a draft pay meanwhile."""
         policy, prices = EvidenceLength(24.0), [Price(0.0), *[Price(1.2)] * 4]
         for _ in range(3):
             assert policy.wants_evidence()
@@ -114,7 +114,7 @@ class TestWhatItLearns:
 
     @pytest.mark.parametrize("rows", [1, 2, 3, 16])
     def test_a_gain_that_is_near_is_looked_for_in_every_step(self, rows: int) -> None:
-        """Where one more token of the two longest matches makes a draft pay."""
+        """Where one more token of the two strongest matches makes a draft pay."""
         policy, prices = EvidenceLength(24.0), [Price(0.0), *[Price(0.4 * min(rows, 2) / rows)] * 4]
         evidence = [2, 2, *[0] * (rows - 2)][:rows]
         for _ in range(5):
@@ -136,7 +136,7 @@ class TestWhatItLearns:
             if not policy.wants_evidence():
                 policy.balance = before
 
-                assert 0 == policy.choose([each + 1 for each in evidence], prices)
+                assert 0 == policy.choose([each + 2 for each in evidence], prices)
 
     def test_rows_without_evidence_foresee_nothing(self) -> None:
         """They are other requests', and their tokens no drafts'."""
@@ -156,8 +156,8 @@ class TestWhatItLearns:
         policy.prepare(ScriptedDecoder(torch.zeros(1, 2)))
         lengths = []
         for _ in range(60):
-            lengths.append(k := policy.weigh([5]))
-            step = SpeculationStep(k, (k,), (k,), 1e-5, 0.012 if k else 0.01, 0.0, (5,), foreseen=(True,))
+            lengths.append(k := policy.weigh([9]))
+            step = SpeculationStep(k, (k,), (k,), 1e-5, 0.012 if k else 0.01, 0.0, (9,), foreseen=(True,))
             policy.learn(step)
 
         assert [4] * 30 == lengths[30:]

@@ -70,14 +70,26 @@ class TestDraftTokens:
         assert bool(expected) == bool(actual)
 
     @given(st.lists(TOKENS, min_size=1, max_size=30), st.integers(1, 4))
-    def test_evidence_is_the_length_of_the_match(self, tokens: list[int], min_match: int) -> None:
-        """0 where it is too short to be believed."""
-        size, _ = longest(tokens, tokens)
-        drafter = SuffixAutomaton(min_match=min_match)
+    def test_evidence_is_that_of_the_match(self, tokens: list[int], shortest: int) -> None:
+        """As of the lookup, whose n-gram is no limit; 0 where the match is too short to be believed."""
+        size, end = longest(tokens, tokens)
+        ends = [e for e in range(size, end) if tokens[e - size : e] == tokens[end - size : end]]
+        alike = bool(ends) and tokens[ends[-1]] == tokens[end]
+        expected = (2 * size + 1 if alike else 1) if ends else size + 1
+        now, budget = history([tokens, tokens]), torch.tensor([3, 0])
+        for drafter in (SuffixAutomaton(min_match=shortest), PromptLookup(30, shortest)):
+            evidence, first_tokens = drafter.foresee(now, budget)
 
-        evidence = drafter.evidence(history([tokens, tokens]), torch.tensor([3, 0]))
+            assert [expected if size >= shortest else 0, 0] == evidence.tolist()
+            assert [tokens[end] if size >= shortest else -1, -1] == first_tokens.tolist()
+            assert evidence.tolist() == drafter.evidence(now, budget).tolist()
 
-        assert [size if size >= min_match else 0, 0] == evidence.tolist()
+    def test_evidence_of_a_corpus(self) -> None:
+        """Of both of its occurrences, in whatever sequence."""
+        for follows, expected in ((3, 5), (4, 1)):
+            drafter = SuffixAutomaton([[1, 2, 3, 9], [5, 1, 2, follows, 9]])
+
+            assert [expected] == drafter.evidence(history([[1, 2]]), torch.tensor([1])).tolist()
 
     def test_repeats_with_the_text(self) -> None:
         """A copy that reaches the end of the text goes on with the copy."""
@@ -130,7 +142,7 @@ class TestIsACache:
         drafter.evidence(now, torch.tensor([1]))
         now.ids[0, 0, :3] = torch.tensor([3, 3, 3])
 
-        assert [2] == drafter.evidence(now, torch.tensor([1])).tolist()
+        assert [3] == drafter.evidence(now, torch.tensor([1])).tolist()
 
     def test_threads_may_share_it(self) -> None:
         """Each gets the same drafts as alone."""

@@ -73,7 +73,7 @@ inline void sums(const typename Lanes<T>::Input* x, const T* weights, int64_t in
     constexpr int LINE = 64 / sizeof(T);
     constexpr uint32_t ALL = ~0u >> (32 - L::COUNT);
     for (; k + LINE <= in; k += LINE) {
-      for (int n = 0; n < OUTPUTS; ++n) fetch_ahead(weights + n * in + k);
+      for (int n = 0; n < OUTPUTS; ++n) fetch_next(weights + k * OUTPUTS + n * LINE);
 #pragma GCC unroll 2
       for (int64_t part = k; part < k + LINE; part += L::COUNT)
         for (int n = 0; n < OUTPUTS; ++n)

@@ -34,8 +34,8 @@ inline void each_part(const uint8_t* packed, F f) {
   }();
   const __m512i low = _mm512_set1_epi8(15);
   const __m512i first = _mm512_loadu_si512(packed), second = _mm512_loadu_si512(packed + 2 * HALF);
-  fetch_ahead(packed);
-  fetch_ahead(packed + 2 * HALF);
+  fetch_next(packed);
+  fetch_next(packed + 2 * HALF);
   for (int half = 0; half < 2; ++half) {
     const __m512i both = _mm512_permutex2var_epi8(first, _mm512_load_si512(ORDER.of[half]), second);
     f(half, _mm512_and_si512(both, low));

@@ -18,6 +18,13 @@ constexpr int QUAD = 4;
 constexpr int LINE = LANES * QUAD;
 constexpr int OFFSET = 128;
 
+// To the first-level cache for one row of up to three terms, as fetch_next(); for more, whose inputs need it, to the
+// second.
+template <int COUNT>
+inline void fetch(const void* weights) {
+  __builtin_prefetch(weights, 0, COUNT > 3 ? 2 : 3);
+}
+
 // block_sums: the sums of COUNT terms for the outputs of a block. x is [quads][COUNT][QUAD]; `shares` are the terms'
 // shares in OFFSET, and subtracted. `ahead` bytes behind the weights are fetched.
 
@@ -37,7 +44,7 @@ __attribute__((noinline)) void block_sums_at(
   ((sum[I] = _mm512_set1_epi32(-shares[I])), ...);
   for (int64_t quad = 0; quad < quads; ++quad) {
     const __m512i of = _mm512_loadu_si512(weights + quad * LINE);
-    __builtin_prefetch(weights + quad * LINE + ahead, 0, 2);
+    fetch<COUNT>(weights + quad * LINE + ahead);
     const auto inputs = [=](std::size_t term) {
       int32_t four;
       std::memcpy(&four, x + (quad * COUNT + term) * QUAD, sizeof four);
@@ -68,7 +75,7 @@ inline void block_sums(
   __m256i sum[COUNT][2];
   for (int term = 0; term < COUNT; ++term) sum[term][0] = sum[term][1] = _mm256_set1_epi32(-shares[term]);
   for (int64_t quad = 0; quad < quads; ++quad) {
-    __builtin_prefetch(weights + quad * LINE + ahead, 0, 2);
+    fetch<COUNT>(weights + quad * LINE + ahead);
     // Of each four weights the first and third in lanes of 16 bits, and the second and fourth.
     __m256i even[2], odd[2];
     for (int half = 0; half < 2; ++half) {
@@ -106,7 +113,7 @@ inline void block_sums(
   Bits sum[COUNT];
   for (int term = 0; term < COUNT; ++term) sum[term] = Bits{} - shares[term];
   for (int64_t quad = 0; quad < quads; ++quad) {
-    __builtin_prefetch(weights + quad * LINE + ahead, 0, 2);
+    fetch<COUNT>(weights + quad * LINE + ahead);
     Bits of;
     std::memcpy(&of, weights + quad * LINE, sizeof of);
     for (int i = 0; i < QUAD; ++i, of >>= 8)
