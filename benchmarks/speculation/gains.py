@@ -37,11 +37,17 @@ class Computed:
     adaptive: float
     """The same, of the adaptive length."""
 
+    known: float
+    """The same, of a length that knows the answer's acceptance rates beforehand."""
+
     @property
-    def share(self) -> float | None:
-        """The adaptive length's share of the best fixed length's gain; None where that is no measure."""
-        best = max(self.fixed)
-        return (self.adaptive - 1) / (best - 1) if best >= WORTHWHILE else None
+    def is_measure(self) -> bool:
+        """Whether the best fixed length gains enough to be compared with."""
+        return max(self.fixed) >= WORTHWHILE
+
+    def share(self, speed: float) -> float:
+        """The share of the best fixed length's gain that *speed* has."""
+        return (speed - 1) / (max(self.fixed) - 1)
 
 
 @attrs.frozen
@@ -66,12 +72,40 @@ def computed_table(computed: Sequence[Computed]) -> Table:
                 drafter,
                 limit,
                 _mean(each.adaptive for each in cells),
+                _mean(each.known for each in cells),
                 _mean(max(1.0, *each.fixed) for each in cells),
                 min(each.adaptive for each in cells),
             )
         )
-    columns = ("prompts", "drafter", "tokens", "adaptive", "best fixed length", "slowest prompt")
+    columns = (
+        "prompts",
+        "drafter",
+        "tokens",
+        "adaptive",
+        "rates known",
+        "best fixed length",
+        "slowest prompt",
+    )
     return Table("Times as fast as plain decoding, computed, geometric means", columns, rows)
+
+
+def shares_table(computed: Sequence[Computed]) -> Table:
+    """Percent of the answers in which the share of the best fixed length's gain is kept."""
+    rows = []
+    for limit, goal in SHARES.items():
+        cells = [each for each in computed if each.limit == limit and each.is_measure]
+        if cells:
+            rows.append(
+                (
+                    limit,
+                    f"{goal:.0%}",
+                    len(cells),
+                    _percent(each.share(each.adaptive) >= goal for each in cells),
+                    _percent(each.share(each.known) >= goal for each in cells),
+                )
+            )
+    columns = ("tokens", "share", "answers", "adaptive, %", "rates known, %")
+    return Table("Answers that keep a share of the best fixed length's gain, computed", columns, rows)
 
 
 def measured_table(measured: Sequence[Measured], tokens: int) -> Table:
@@ -91,11 +125,11 @@ def computed_goals(computed: Sequence[Computed]) -> list[Threshold]:
         Threshold("slowest prompt, computed", min(each.adaptive for each in computed), ">=", SLOWEST, "×")
     ]
     for limit, goal in SHARES.items():
-        shares = [each.share for each in computed if each.limit == limit and each.share is not None]
-        if shares:
-            kept = sum(share >= goal for share in shares) / len(shares)
+        cells = [each for each in computed if each.limit == limit and each.is_measure]
+        if cells:
+            kept = _percent(each.share(each.adaptive) >= goal for each in cells)
             what = f"answers of {limit} tokens that keep {goal:.0%} of the best fixed length's gain"
-            goals.append(Threshold(what, 100 * kept, ">=", 100, " %"))
+            goals.append(Threshold(what, kept, ">=", 100, " %"))
     return goals
 
 
@@ -117,6 +151,11 @@ def measured_goals(measured: Sequence[Measured]) -> list[Threshold]:
 def _distinct(values: Iterable[Any]) -> list[Any]:
     """Each once, in the order of appearance."""
     return list(dict.fromkeys(values))
+
+
+def _percent(kept: Iterable[bool]) -> float:
+    """How many of them are true."""
+    return 100 * statistics.fmean(kept)
 
 
 def _mean(ratios: Iterable[float]) -> float:

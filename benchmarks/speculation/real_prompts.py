@@ -4,7 +4,8 @@ Question: is speculation with an adaptive draft length ever slower than plain de
 SmolLM2-135M-Instruct answers forty prompts: chats, edits, summaries, structured text and code. The drafters
 are lookups, whose drafts follow from the text alone: so the answers are recorded once, by plain decoding, and
 what a draft length would have gained is computed from them and from the seconds of the forwards. Then plain
-decoding and speculation take turns by the clock, each call with a policy that has learned nothing.
+decoding and speculation take turns by the clock, each call with a policy that has learned nothing. Plain
+decoding is called twice a turn: its slowest median shows what the machine's noise makes of equal runs.
 """
 
 import argparse
@@ -36,10 +37,15 @@ from .gains import (
     computed_table,
     measured_goals,
     measured_table,
+    shares_table,
 )
+from .known_rates import KnownRates
 from .replay import RecordedText, recorded_drafts, replay
 
 DRAFTERS: dict[str, Callable[[], Drafter]] = {"lookup": PromptLookup, "suffix automaton": SuffixAutomaton}
+CONTROL = "plain decoding again"
+"""What is measured beside the drafters: what it differs from 1 is the machine's noise."""
+
 LONGEST = 8
 """The longest draft."""
 
@@ -112,12 +118,17 @@ def run(options: argparse.Namespace) -> None:
                 [(width, str(spread)) for width, spread in milliseconds.items()],
             ),
             computed_table(computed),
+            shares_table(computed),
             measured_table(measured, options.clock_tokens),
         ],
-        thresholds=[*computed_goals(computed), *measured_goals(measured)],
+        thresholds=[
+            *computed_goals(computed),
+            *measured_goals([each for each in measured if each.drafter != CONTROL]),
+        ],
         notes=[
             "Computed: the seconds of the forwards and of the drafter, and what each draft would have had "
             "accepted. The best fixed length is chosen afterwards for each answer, which no policy could.",
+            "Rates known: the best length by the answer's own acceptance rates, which a policy has to learn.",
             "Every call by the clock starts with a policy that has learned nothing, and all texts were those "
             "of plain decoding.",
         ],
@@ -160,6 +171,7 @@ def compute(answer: Answer, forward_seconds: Mapping[int, float], decoder: Any) 
                     len(text.ids),
                     tuple(plain / replay(k, *of).seconds for k in range(1, LONGEST + 1)),
                     plain / replay(policy, *of).seconds,
+                    plain / replay(KnownRates.of(*of), *of).seconds,
                 )
             )
     return found
@@ -173,7 +185,7 @@ def _limits(tokens: int) -> list[int]:
 
 def measure(decoder: CompiledDecoder, answer: Answer, tokens: int, rounds: int) -> list[Measured]:
     """
-    Plain decoding and speculation on one prompt, in turns.
+    Plain decoding, speculation and plain decoding again on one prompt, in turns.
 
     Raises:
         ValueError: A text is not plain decoding's.
@@ -182,7 +194,7 @@ def measure(decoder: CompiledDecoder, answer: Answer, tokens: int, rounds: int) 
     parts = _parts(decoder, answer.temperature, tokens)
     prompt = [list(answer.text.prompt)]
     plain = Generator(decoder, **parts)
-    ratios: dict[str, list[float]] = {name: [] for name in DRAFTERS}
+    ratios: dict[str, list[float]] = {name: [] for name in (*DRAFTERS, CONTROL)}
     # The first call also feeds the prompt, which the others find in the cache.
     plain(prompt)
     for _ in range(rounds):
@@ -193,6 +205,7 @@ def measure(decoder: CompiledDecoder, answer: Answer, tokens: int, rounds: int) 
             if fast.ids != by_plain.ids:
                 raise ValueError(f"texts must be plain decoding's: got another with {name}, {answer.kind}")
             ratios[name].append(_seconds(by_plain) / _seconds(fast))
+        ratios[CONTROL].append(_seconds(by_plain) / _seconds(plain(prompt)))
     return [Measured(answer.kind, name, answer.temperature, tuple(each)) for name, each in ratios.items()]
 
 

@@ -41,7 +41,7 @@ class AdaptiveLength:
     A drafter that gives evidence for its drafts, such as a lookup its match lengths
     (:class:`~decodekit.decoding.optional_protocols.GivesEvidence`), is asked for it in every step in which a
     draft may pay, and acceptance is learned by its strength
-    (:class:`.evidence_length.EvidenceLength`, which bounds the loss to 1.25 steps of plain decoding and
+    (:class:`.evidence_length.EvidenceLength`, which bounds the loss to 1.2 steps of plain decoding and
     0.25 % of the steps, but for a width's first use). So long matches are drafted from while short ones are
     left, and a text that begins to repeat itself is noticed at once.
 

@@ -8,7 +8,7 @@ from ...decoding.protocols import SpeculationStep
 from .evidence_rates import EvidenceRates
 from .step_seconds import Price
 
-ALLOWANCE = 1.25
+ALLOWANCE = 1.2
 """What drafts may lose at first, in steps of plain decoding: 2 % of 64 tokens."""
 
 SHARE = 0.0025

@@ -1,13 +1,13 @@
 """Speculation on recorded texts, next to speculation itself."""
 
-import pytest
 import torch
 from hypothesis import given, settings, strategies as st
 
 from decodekit.benchmarks.prompts.prompt_sets import KINDS, prompts
-from decodekit.benchmarks.speculation.gains import Computed
+from decodekit.benchmarks.speculation.gains import Computed, shares_table
+from decodekit.benchmarks.speculation.known_rates import KnownRates
 from decodekit.benchmarks.speculation.real_prompts import LONGEST, Answer, compute
-from decodekit.benchmarks.speculation.replay import RecordedText, recorded_drafts, replay
+from decodekit.benchmarks.speculation.replay import RecordedDraft, RecordedText, recorded_drafts, replay
 from decodekit.decoding import Generator, MaxNewTokens
 from decodekit.decoding.protocols import Drafter
 from decodekit.speculation import PromptLookup, SpeculativeGenerator, SuffixAutomaton
@@ -55,13 +55,27 @@ def test_what_is_computed() -> None:
     assert [64, 256] * 2 == [each.limit for each in found]
     for each in found:
         assert LONGEST == 1 + each.fixed.index(max(each.fixed))
-        assert 1 < each.adaptive <= max(each.fixed)
+        assert 1 < each.adaptive <= each.known <= max(each.fixed)
 
 
-@pytest.mark.parametrize(("fixed", "adaptive", "share"), [((1.0, 1.5), 1.25, 0.5), ((1.0, 1.09), 1.0, None)])
-def test_shares(fixed: tuple[float, ...], adaptive: float, share: float | None) -> None:
-    """Of the best fixed length's gain, if that is worthwhile."""
-    assert share == Computed("chat", "lookup", 0.0, 64, 64, fixed, adaptive).share
+def test_shares() -> None:
+    """Of the best fixed length's gain, of answers in which that is worthwhile."""
+    cells = [
+        Computed("chat", "lookup", 0.0, 64, 64, (1.0, best), adaptive, known)
+        for best, adaptive, known in [(1.5, 1.25, 1.5), (1.5, 1.45, 1.5), (1.09, 1.0, 1.0)]
+    ]
+
+    assert [True, True, False] == [each.is_measure for each in cells]
+    assert 0.5 == cells[0].share(1.25)
+    assert ((64, "80%", 2, 50.0, 100.0),) == tuple(shares_table(cells).rows)
+
+
+def test_known_rates_are_those_of_the_answer() -> None:
+    """Drafts that are never right are not made, those that always are are as long as a width scores."""
+    always, never = (RecordedDraft(8, agreed, 3, 0.0, 0.0) for agreed in (8, 0))
+
+    assert 8 == KnownRates.of([always] * 50, SECONDS, 0.1).weigh([3])
+    assert 0 == KnownRates.of([never] * 50, SECONDS, 0.1).weigh([3])
 
 
 def test_there_are_forty_prompts() -> None:
