@@ -432,7 +432,7 @@ class CatchesUp(Protocol):
 @runtime_checkable
 class GivesEvidence(Protocol):
     """
-    A drafter that is a cheap function of the history, with evidence for its drafts, such as match lengths.
+    A drafter that is a cheap function of the history, with evidence for its drafts, such as long matches.
 
     A mixture compares it, and a draft length may decide by it (:class:`WeighsEvidence`).
     """

@@ -184,7 +184,9 @@ def compile_decoder(
         )
         decoder.offer_rows(_row_widths(compiler, decoder, row_widths))
         decoder.threads, decoder.cores = threads, cores
-        decoder.source = model if isinstance(model, str | PathLike) else None
+        if isinstance(model, str | PathLike):
+            # Loaded here, so nobody else has its weights.
+            decoder.source, decoder.borrowed = model, frozenset()
         decoder.compile(compiler, processors, sampler, copies_rows)
     return decoder
 

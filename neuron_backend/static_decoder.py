@@ -18,7 +18,7 @@ from .kv_cache.masks import MaskPlan
 from .kv_cache.shapes import decoder_shape
 from .kv_cache.spans import decoder_spans, end_position, smallest_span
 from .models.rope_scaling import fix_rope_scaling
-from .models.weights import align, copy_sharing_weights, weight_dtype
+from .models.weights import align, copy_sharing_weights, storages_of, weight_dtype
 from .on_device_sampling.fused_forwards import FusedForwards, FusedProgram
 from .parity.compare import compare
 from .progress import SILENT, Progress, stage
@@ -101,6 +101,9 @@ class StaticDecoder(FusedForwards, RowForwards):
     packages: dict[str, Package]
     """Compiled programs by file name, as saved; empty if there are none."""
 
+    borrowed: frozenset[int] = frozenset()
+    """Addresses of the memory of weights that another model has too, which is not to be moved."""
+
     progress: Progress = SILENT
     """Is told the stages of compiling, loading and building the model."""
 
@@ -158,6 +161,7 @@ class StaticDecoder(FusedForwards, RowForwards):
         self.progress = progress
         if model.device.type != "cpu":
             raise ValueError(f"'model' must be on the CPU: got {model.device}")
+        self.borrowed = storages_of(model)
         model = copy_sharing_weights(model, weight_dtype(dtype))
         if weights is not None:
             with stage(progress, f"quantising the weights to {weights}"):

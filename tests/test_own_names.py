@@ -26,7 +26,7 @@ FOREIGN = {
     "decoding/fork_safe_lock.py": {"register_at_fork"},
     "streaming/event_queue.py": {"register_at_fork"},
     "decoding/user_cache.py": {"geteuid"},
-    "neuron_backend/targets/cpu/large_pages.py": {"MADV_HUGEPAGE"},
+    "neuron_backend/large_pages.py": {"MADV_HUGEPAGE"},
     "neuron_backend/serialization/replaced_folder.py": {"AttributeError"},
     # Models, configs and caches of transformers
     # AttributeError: files of another form than transformers expects

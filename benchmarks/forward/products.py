@@ -16,11 +16,11 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from ...neuron_backend.large_pages import move_to_large_pages
 from ...neuron_backend.quantization.int4_linear import Int4Linear
 from ...neuron_backend.quantization.int8_linear import Int8Linear
 from ...neuron_backend.targets.cpu.kernel_library import Library
 from ...neuron_backend.targets.cpu.kernel_selection import library, tiled_dtypes
-from ...neuron_backend.targets.cpu.large_pages import move_to_large_pages
 from ..measuring.arguments import add_json
 from ..measuring.report import Report, finish
 from ..measuring.tables import Table
@@ -67,7 +67,7 @@ def milliseconds(name: str, rows: Sequence[int], count: int) -> dict[str, list[f
     dtype_name, _, weights = name.partition("-")
     dtype = _DTYPES[dtype_name]
     layers = list(linear_layers(dtype, weights, count))
-    # As in a decoder.
+    # As in a decoder; torch's products read them there too.
     move_to_large_pages(tensor for layer in layers for tensor in (*layer.parameters(), *layer.buffers()))
     tiled = (False, True) if dtype in tiled_dtypes() and not weights else (False,)
     kinds: dict[str, Product] = {

@@ -41,12 +41,12 @@ class Computed:
     """The same, of a length that knows the answer's acceptance rates beforehand."""
 
     @property
-    def is_measure(self) -> bool:
+    def is_worthwhile(self) -> bool:
         """Whether the best fixed length gains enough to be compared with."""
         return max(self.fixed) >= WORTHWHILE
 
     def share(self, speed: float) -> float:
-        """The share of the best fixed length's gain that *speed* has."""
+        """The share of the best fixed length's gain, which has to be worthwhile, that *speed* has."""
         return (speed - 1) / (max(self.fixed) - 1)
 
 
@@ -93,7 +93,7 @@ def shares_table(computed: Sequence[Computed]) -> Table:
     """Percent of the answers in which the share of the best fixed length's gain is kept."""
     rows = []
     for limit, goal in SHARES.items():
-        cells = [each for each in computed if each.limit == limit and each.is_measure]
+        cells = [each for each in computed if each.limit == limit and each.is_worthwhile]
         if cells:
             rows.append(
                 (
@@ -125,7 +125,7 @@ def computed_goals(computed: Sequence[Computed]) -> list[Threshold]:
         Threshold("slowest prompt, computed", min(each.adaptive for each in computed), ">=", SLOWEST, "×")
     ]
     for limit, goal in SHARES.items():
-        cells = [each for each in computed if each.limit == limit and each.is_measure]
+        cells = [each for each in computed if each.limit == limit and each.is_worthwhile]
         if cells:
             kept = _percent(each.share(each.adaptive) >= goal for each in cells)
             what = f"answers of {limit} tokens that keep {goal:.0%} of the best fixed length's gain"
@@ -154,7 +154,7 @@ def _distinct(values: Iterable[Any]) -> list[Any]:
 
 
 def _percent(kept: Iterable[bool]) -> float:
-    """How many of them are true."""
+    """Percent of them that are true."""
     return 100 * statistics.fmean(kept)
 
 

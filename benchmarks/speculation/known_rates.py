@@ -1,6 +1,7 @@
 """A draft length that knows the acceptance rates of an answer before it begins."""
 
 import math
+import statistics
 from collections.abc import Mapping, Sequence
 from typing import Self
 
@@ -20,7 +21,7 @@ class KnownRates:
     The length of the most expected tokens a second, by the acceptance rates of one answer.
 
     A policy has to learn these rates, and to lose little until it has: what this one does not reach is not
-    for want of learning.
+    for want of learning. It asks for evidence in every step.
     """
 
     most: int
@@ -55,7 +56,11 @@ class KnownRates:
             next(spent for width, spent in forward_seconds.items() if width > length)
             for length in range(most + 1)
         ]
-        return cls(most, rates, tuple(spent + other_seconds for spent in forwards))
+        drafting = statistics.median(draft.seconds for draft in drafts) if drafts else 0.0
+        seconds = (
+            spent + other_seconds + (drafting if length else 0.0) for length, spent in enumerate(forwards)
+        )
+        return cls(most, rates, tuple(seconds))
 
     def __call__(self, rows: int) -> int:
         """The longest draft: without evidence nothing is known of it."""

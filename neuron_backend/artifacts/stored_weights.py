@@ -1,8 +1,9 @@
 """
 Reader of a safetensors file that reads every byte once and hashes what it read.
 
-Each tensor is read to where it is used: into its own memory with torch's alignment (a float32 program
-over a memory-mapped file, where tensors are unaligned, has crashed), or into its rows of a fused tensor.
+Each tensor is read to where it is used: into its own memory, of large pages, with torch's alignment (a
+float32 program over a memory-mapped file, where tensors are unaligned, has crashed), or into its rows of a
+fused tensor.
 The hash is computed from that memory, so the checked bytes are the bytes in use.
 
 The format is that of safetensors 0.4: eight bytes with the length of a header, little-endian; the
@@ -19,6 +20,8 @@ from typing import Any, BinaryIO
 import attrs
 import torch
 from torch import Tensor
+
+from ..large_pages import LargePages
 
 _DTYPES = {
     "BOOL": torch.bool,
@@ -74,14 +77,14 @@ class StoredWeights:
         """
         with path.open("rb") as file:
             header, entries = _head(file, path)
-            fused: dict[str, Tensor] = {}
+            memory, fused = LargePages(), dict[str, Tensor]()
             tensors: dict[str, Tensor] = {}
             for name, members in groups.items():
-                fused[name], rows = _rows(path, members, entries)
+                fused[name], rows = _rows(path, members, entries, memory)
                 tensors |= dict(zip(members, rows, strict=True))
             ordered = {}
             for name, entry in entries.items():
-                ordered[name] = tensors[name] if name in tensors else _empty(entry.dtype, entry.shape)
+                ordered[name] = tensors[name] if name in tensors else memory.empty(entry.shape, entry.dtype)
                 if file.readinto(_bytes(ordered[name])) != entry.size:
                     raise ValueError(f"{path.name} must hold what its header says: got no end of {name}")
             if file.read(1):
@@ -133,7 +136,7 @@ def _entries(facts: dict[str, Any]) -> dict[str, TensorEntry]:
 
 
 def _rows(
-    path: Path, members: Sequence[str], entries: Mapping[str, TensorEntry]
+    path: Path, members: Sequence[str], entries: Mapping[str, TensorEntry], memory: LargePages
 ) -> tuple[Tensor, tuple[Tensor, ...]]:
     """An uninitialised tensor for all of *members*, and each one's rows of it."""
     kinds = {(entries[name].dtype, entries[name].shape[1:]) for name in members if name in entries}
@@ -143,12 +146,8 @@ def _rows(
         )
     ((dtype, shape),) = kinds
     sizes = [entries[name].shape[0] for name in members]
-    whole = _empty(dtype, (sum(sizes), *shape))
+    whole = memory.empty((sum(sizes), *shape), dtype)
     return whole, torch.split(whole, sizes)
-
-
-def _empty(dtype: torch.dtype, shape: Sequence[int]) -> Tensor:
-    return torch.empty(tuple(shape), dtype=dtype)
 
 
 def _bytes(tensor: Tensor) -> Any:

@@ -111,6 +111,12 @@ def align(model: nn.Module) -> None:
             setattr(model.get_submodule(owner), leaf, copies[id(tensor)])
 
 
+def storages_of(model: nn.Module) -> frozenset[int]:
+    """The addresses of the memory of *model*'s parameters and buffers."""
+    tensors = (*model.parameters(), *model.buffers())
+    return frozenset(tensor.untyped_storage().data_ptr() for tensor in tensors)
+
+
 def derived_buffers(model: nn.Module) -> dict[str, Tensor]:
     """Non-persistent buffers, which the model computes from its config, by name."""
     saved = model.state_dict(keep_vars=True)

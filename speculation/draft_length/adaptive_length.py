@@ -38,7 +38,7 @@ class AdaptiveLength:
     Where the best *k* is 0, plain decoding, the next best is tried now and then, to detect whether
     drafts have improved: after 4 steps, and after twice as many with each failed trial, up to 128.
 
-    A drafter that gives evidence for its drafts, such as a lookup its match lengths
+    A drafter that gives evidence for its drafts, such as a lookup by its matches
     (:class:`~decodekit.decoding.optional_protocols.GivesEvidence`), is asked for it in every step in which a
     draft may pay, and acceptance is learned by its strength
     (:class:`.evidence_length.EvidenceLength`, which bounds the loss to 1.2 steps of plain decoding and

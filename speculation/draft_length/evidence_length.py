@@ -27,7 +27,7 @@ _PAUSE = 3
 """Limit of the steps without evidence for more rows, for which asking takes longer."""
 
 _GROWTH = 2
-"""By how much the evidence of a row may grow in a step."""
+"""Growth of a row's evidence in a step, which is seldom exceeded."""
 
 _LEAST_BALANCE = 1e-3
 """Bounds what a draft must promise where nothing is left."""

@@ -31,10 +31,10 @@ def prior_rate(evidence: int) -> float:
 @attrs.define(eq=False)
 class EvidenceRates:
     """
-    Acceptance rate of a draft token by the evidence for it, such as the length of the match before it.
+    Acceptance rate of a draft token by the evidence for it.
 
-    An accepted token extends the match: the one after it has evidence stronger by one at least. So one rate a
-    strength describes drafts of every evidence and length.
+    An accepted token extends the match: the one after it is counted as having evidence stronger by one. So
+    one rate a strength describes drafts of every evidence and length.
     """
 
     memory: float

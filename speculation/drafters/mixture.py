@@ -48,7 +48,7 @@ class Mixture:
 
     A cheap drafter whose draft is a function of the history, such as a lookup, may declare it by a
     method ``evidence(history, budget)``: the strength of its draft in each row, ``[batch]`` int64,
-    such as the match length; 0 where it has none. It runs in every step, and its unused drafts
+    which grows with the match's length; 0 where it has none. It runs in every step, and its unused drafts
     count too. Acceptance is recorded per power of 2 of the evidence.
 
     No decision depends on a sampled draft token, so the distribution of the text is the target's

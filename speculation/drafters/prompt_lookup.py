@@ -51,7 +51,7 @@ class PromptLookup:
         return Draft(torch.from_numpy(ids))
 
     def evidence(self, history: History, budget: torch.Tensor) -> torch.Tensor:
-        """How sure each row's draft is (:func:`.repeated_suffix.match_evidence`), ``[batch]`` int64."""
+        """The :func:`.repeated_suffix.match_evidence` of each row, ``[batch]`` int64; 0 without a draft."""
         return self.foresee(history, budget)[0]
 
     def foresee(self, history: History, budget: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:

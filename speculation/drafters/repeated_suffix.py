@@ -8,9 +8,10 @@ from numpy.typing import NDArray
 
 
 class RepeatedSuffix(NamedTuple):
-    """The longest suffix that occurred earlier, and where; all 0 if there is none."""
+    """The longest suffix that occurred earlier, and where."""
 
     length: int
+    """In tokens; 0 if there is none."""
 
     end: int
     """End position of its latest earlier occurrence, which may overlap the suffix."""
@@ -35,7 +36,7 @@ def match_evidence(match: RepeatedSuffix, tokens: Sequence[int] | NDArray[np.int
 
     >>> match_evidence(RepeatedSuffix(2, 2, 0), [1, 2, 3, 1, 2])
     3
-    >>> match_evidence(RepeatedSuffix(2, 5, 2), [1, 2, 3, 1, 2, 3, 1, 2])
+    >>> match_evidence(RepeatedSuffix(2, 6, 2), [1, 2, 3, 4, 1, 2, 3, 5, 1, 2])
     5
     >>> match_evidence(RepeatedSuffix(2, 5, 2), [1, 2, 3, 1, 2, 4, 1, 2])
     1

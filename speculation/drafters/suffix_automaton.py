@@ -32,6 +32,7 @@ class _Match:
     """Tokens after the occurrence."""
 
     evidence: int
+    """Of :func:`~.repeated_suffix.match_evidence`."""
 
 
 class _Corpus:
@@ -147,7 +148,7 @@ class SuffixAutomaton:
         return Draft(torch.from_numpy(ids))
 
     def evidence(self, history: History, budget: torch.Tensor) -> torch.Tensor:
-        """How sure each row's draft is (:func:`.repeated_suffix.match_evidence`), ``[batch]`` int64."""
+        """The :func:`.repeated_suffix.match_evidence` of each row, ``[batch]`` int64; 0 without a draft."""
         return self.foresee(history, budget)[0]
 
     def foresee(self, history: History, budget: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:

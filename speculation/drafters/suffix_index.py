@@ -18,8 +18,8 @@ class SuffixIndex:
     A state's two latest end positions change with every token for all states on a chain of links. They
     are updated lazily, for all tokens since the last query at once, newest first: the walk up the links
     stops at a state that has two newer ones already. While both occurrences of a match continue to match,
-    it only grows, and no update is needed. So a query costs two chains at most, about log(length) states
-    each for a non-periodic text, and nothing while the text is periodic.
+    it only grows, and no update is needed. So a query visits each state of the chains at most twice, about
+    log(length) states of a non-periodic text, and none while the text is periodic.
     """
 
     def __init__(self, tokens: Iterable[int] = ()) -> None:
@@ -43,10 +43,10 @@ class SuffixIndex:
         """``_latest`` and ``_earlier`` are up to date for ends up to here."""
 
         self._match = RepeatedSuffix(0, 0, 0)
-        """The last result of :meth:`repeated`, ..."""
+        """The last result of :meth:`repeated`."""
 
         self._matched = 0
-        """... and the length of the text then."""
+        """The length of the text at that time."""
 
         for token in tokens:
             self.append(token)

@@ -14,6 +14,7 @@ from ...artifacts.manifest import Manifest
 from ...artifacts.packages import Package, compiled_once
 from ...kv_cache.buffers import CacheBuffers
 from ...kv_cache.shapes import DEFAULT_WIDTHS, clip_widths
+from ...large_pages import move_to_large_pages
 from ...models.fused_projections import fuse_projections
 from ...program_stages import compiling_names
 from ...progress import stage
@@ -24,7 +25,6 @@ from ..compiler_cache import private_compiler_cache
 from ..target import NOT_SAVED
 from . import aoti
 from .kernel_library import KernelDtypes, Library, NoLibrary
-from .large_pages import move_to_large_pages
 from .program_loading import CpuProgram, load_program
 
 if TYPE_CHECKING:
@@ -60,6 +60,7 @@ class CpuTarget:
     def _compile(self, decoder: "StaticDecoder") -> None:
         arrange_for_kernels(decoder.step.model)
         _fuse_projections(decoder)
+        _move_weights(decoder)
         packages = _compiled_by_ranks(decoder) if decoder.ranks is not None else _compiled(decoder)
         for package in packages.values():
             trust.record(package.content)
@@ -92,6 +93,7 @@ class CpuTarget:
         known = trust_programs or all(trust.is_recorded(package.content) for package in used)
         if known if decoder.ranks is None else decoder.ranks.all_agree(known):
             _fuse_projections(decoder)
+            _move_weights(decoder)
             self._run(decoder, packages, compiled=False)
         else:
             self.compile(decoder)
@@ -104,7 +106,6 @@ class CpuTarget:
         tensors: Mapping[str, Tensor],
     ) -> None:
         """Run saved programs over *tensors*, without building the model."""
-        move_to_large_pages(tensors.values())
 
         def programs(kind: str, widths: Sequence[int]) -> dict[int, CpuProgram]:
             cache = _cache(decoder, kind)
@@ -128,7 +129,6 @@ class CpuTarget:
         )
 
     def _run(self, decoder: "StaticDecoder", packages: Mapping[str, Package], compiled: bool) -> None:
-        move_to_large_pages(_tensors(decoder.step))
         model = ModelFingerprint.of(decoder.step)
 
         def program(step: Step, width: int, kind: str | None = None) -> CpuProgram:
@@ -232,9 +232,12 @@ def _fuse_projections(decoder: "StaticDecoder") -> None:
         step.fused = fused
 
 
-def _tensors(step: Step) -> list[Tensor]:
-    """Parameters and buffers, in the model's order."""
-    return [*step.parameters(), *step.buffers()]
+def _move_weights(decoder: "StaticDecoder") -> None:
+    """Move the weights that no other model has to memory of large pages, in the model's order."""
+    weights = [*decoder.step.parameters(), *decoder.step.buffers()]
+    move_to_large_pages(
+        weight for weight in weights if weight.untyped_storage().data_ptr() not in decoder.borrowed
+    )
 
 
 def _fingerprint(decoder: "StaticDecoder", model: ModelFingerprint, kind: str, width: int) -> str:

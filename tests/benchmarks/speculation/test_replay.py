@@ -65,7 +65,7 @@ def test_shares() -> None:
         for best, adaptive, known in [(1.5, 1.25, 1.5), (1.5, 1.45, 1.5), (1.09, 1.0, 1.0)]
     ]
 
-    assert [True, True, False] == [each.is_measure for each in cells]
+    assert [True, True, False] == [each.is_worthwhile for each in cells]
     assert 0.5 == cells[0].share(1.25)
     assert ((64, "80%", 2, 50.0, 100.0),) == tuple(shares_table(cells).rows)
 

@@ -76,7 +76,7 @@ class TestTheBound:
 
 class TestWhatItLearns:
     def test_weak_evidence_is_left_and_strong_evidence_used(self) -> None:
-        """Where matches of one token are always wrong and long ones always right."""
+        """Where the weakest is always wrong and strong evidence always right."""
         policy, prices = EvidenceLength(24.0), [Price(0.0), *[Price(0.25)] * 4]
         for evidence in [1, 9] * 40:
             k = policy.choose([evidence], prices)
@@ -124,7 +124,9 @@ class TestWhatItLearns:
     @settings(deadline=None)
     @given(st.lists(st.integers(0, 12), min_size=1, max_size=2), COSTS)
     @example([3], [0.267, *[3.0] * 7])
-    def test_a_pause_misses_no_draft(self, evidence: list[int], costs: list[float]) -> None:
+    def test_a_pause_misses_no_draft_of_evidence_that_grows_by_two(
+        self, evidence: list[int], costs: list[float]
+    ) -> None:
         """Of one or two rows: in the step without evidence none would have been made."""
         policy, prices = EvidenceLength(24.0), [Price(0.0), *map(Price, costs)]
         foreseen = (False,) * len(evidence)

@@ -77,6 +77,16 @@ class TestPromptLookup:
 
         assert [9.0, 9.0] == [statistics.mean_accepted_length for statistics in taus]
 
+    def test_evidence_of_the_longest_ngram(self) -> None:
+        """Of four tokens, however long the match: one occurrence, and two that went on alike or not."""
+        once, alike, apart = [1, 2, 3, 4, 5] * 2, [1, 2, 3, 4, 5] * 3, [9, 1, 2, 3, 4, 8, 9, 1, 2, 3, 4, 7]
+        for tokens, expected in ((once, 5), (alike, 9), ([*apart, 1, 2, 3, 4], 1)):
+            history = History(
+                torch.tensor([[tokens]]), torch.tensor([[len(tokens)]]), torch.tensor([1]), torch.tensor([0])
+            )
+
+            assert [expected] == PromptLookup().evidence(history, torch.tensor([4])).tolist()
+
     def test_bounds_must_be_in_order(self) -> None:
         """A shortest n-gram above the longest is refused."""
         with pytest.raises(ValueError, match="'min_ngram' must be <= max_ngram, 2: got 3"):

@@ -55,8 +55,8 @@ inline void fetch_ahead(const void* weights) {
   __builtin_prefetch(static_cast<const char*>(weights) + AHEAD, 0, 2);
 }
 
-// Of weights that are fetched in the order of their addresses, to the first level: on Zen 4, one row of inputs takes
-// 10 to 15 % less time than with prefetch to the second.
+// Of weights that are fetched in the order of their addresses, to the first level: on one thread of Zen 4, one row of
+// inputs takes 9 to 17 % less time than with prefetch to the second, on two 3 to 6 %.
 inline void fetch_next(const void* weights) {
   __builtin_prefetch(static_cast<const char*>(weights) + AHEAD, 0, 3);
 }

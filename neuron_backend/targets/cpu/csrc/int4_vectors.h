@@ -34,6 +34,7 @@ inline void each_part(const uint8_t* packed, F f) {
   }();
   const __m512i low = _mm512_set1_epi8(15);
   const __m512i first = _mm512_loadu_si512(packed), second = _mm512_loadu_si512(packed + 2 * HALF);
+  // For any number of rows: they share what is unpacked, so weights are read in the order of their addresses.
   fetch_next(packed);
   fetch_next(packed + 2 * HALF);
   for (int half = 0; half < 2; ++half) {

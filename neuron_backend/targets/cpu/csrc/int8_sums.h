@@ -18,7 +18,7 @@ constexpr int QUAD = 4;
 constexpr int LINE = LANES * QUAD;
 constexpr int OFFSET = 128;
 
-// To the first-level cache for one row of up to three terms, as fetch_next(); for more, whose inputs need it, to the
+// To the first-level cache for up to three terms, one row's, as fetch_next(); for more, whose inputs need it, to the
 // second.
 template <int COUNT>
 inline void fetch(const void* weights) {
