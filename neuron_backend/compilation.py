@@ -185,7 +185,7 @@ def compile_decoder(
         decoder.offer_rows(_row_widths(compiler, decoder, row_widths))
         decoder.threads, decoder.cores = threads, cores
         if isinstance(model, str | PathLike):
-            # Loaded here, so nobody else has its weights.
+            # Loaded here: no other model has its weights.
             decoder.source, decoder.borrowed = model, frozenset()
         decoder.compile(compiler, processors, sampler, copies_rows)
     return decoder

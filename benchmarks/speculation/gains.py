@@ -2,7 +2,7 @@
 
 import math
 import statistics
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import attrs
@@ -92,18 +92,10 @@ def computed_table(computed: Sequence[Computed]) -> Table:
 def shares_table(computed: Sequence[Computed]) -> Table:
     """Percent of the answers in which the share of the best fixed length's gain is kept."""
     rows = []
-    for limit, goal in SHARES.items():
-        cells = [each for each in computed if each.limit == limit and each.is_worthwhile]
-        if cells:
-            rows.append(
-                (
-                    limit,
-                    f"{goal:.0%}",
-                    len(cells),
-                    _percent(each.share(each.adaptive) >= goal for each in cells),
-                    _percent(each.share(each.known) >= goal for each in cells),
-                )
-            )
+    for limit, goal, cells in _worthwhile(computed):
+        adaptive = _percent(each.share(each.adaptive) >= goal for each in cells)
+        known = _percent(each.share(each.known) >= goal for each in cells)
+        rows.append((limit, f"{goal:.0%}", len(cells), adaptive, known))
     columns = ("tokens", "share", "answers", "adaptive, %", "rates known, %")
     return Table("Answers that keep a share of the best fixed length's gain, computed", columns, rows)
 
@@ -124,12 +116,10 @@ def computed_goals(computed: Sequence[Computed]) -> list[Threshold]:
     goals = [
         Threshold("slowest prompt, computed", min(each.adaptive for each in computed), ">=", SLOWEST, "×")
     ]
-    for limit, goal in SHARES.items():
-        cells = [each for each in computed if each.limit == limit and each.is_worthwhile]
-        if cells:
-            kept = _percent(each.share(each.adaptive) >= goal for each in cells)
-            what = f"answers of {limit} tokens that keep {goal:.0%} of the best fixed length's gain"
-            goals.append(Threshold(what, kept, ">=", 100, " %"))
+    for limit, goal, cells in _worthwhile(computed):
+        kept = _percent(each.share(each.adaptive) >= goal for each in cells)
+        what = f"answers of {limit} tokens that keep {goal:.0%} of the best fixed length's gain"
+        goals.append(Threshold(what, kept, ">=", 100, " %"))
     return goals
 
 
@@ -146,6 +136,14 @@ def measured_goals(measured: Sequence[Measured]) -> list[Threshold]:
         goals.append(Threshold(f"{named}, mean", _mean(medians), ">=", MEAN_BY_CLOCK, "×"))
         goals.append(Threshold(f"{named}, slowest prompt", min(medians), ">=", SLOWEST_BY_CLOCK, "×"))
     return goals
+
+
+def _worthwhile(computed: Sequence[Computed]) -> Iterator[tuple[int, float, list[Computed]]]:
+    """Each limit of :data:`SHARES` with its share and the answers that the share is a goal for, if any."""
+    for limit, goal in SHARES.items():
+        cells = [each for each in computed if each.limit == limit and each.is_worthwhile]
+        if cells:
+            yield limit, goal, cells
 
 
 def _distinct(values: Iterable[Any]) -> list[Any]:
