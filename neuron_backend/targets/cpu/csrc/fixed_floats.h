@@ -59,6 +59,13 @@ inline FixedFloats<COUNT> load_fixed(const T* p) {
 }
 
 template <int COUNT>
+inline FixedFloats<COUNT> load_fixed(const c10::BFloat16* p) {
+  typename Fixed<COUNT>::Halves found;
+  std::memcpy(&found, p, sizeof found);
+  return (FixedFloats<COUNT>)(__builtin_convertvector(found, typename Fixed<COUNT>::Bits) << 16);
+}
+
+template <int COUNT>
 inline void store_fixed(float* to, FixedFloats<COUNT> values) {
   std::memcpy(to, &values, sizeof values);
 }

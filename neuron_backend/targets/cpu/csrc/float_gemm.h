@@ -66,26 +66,17 @@ inline void sums(const typename Lanes<T>::Input* x, const T* weights, int64_t in
   __m512 sum[COUNT][OUTPUTS];
   for (int row = 0; row < COUNT; ++row)
     for (int n = 0; n < OUTPUTS; ++n) sum[row][n] = _mm512_setzero_ps();
-  int64_t k = 0;
-  if constexpr (COUNT == 1) {
-    // Whole cache lines, each fetched ahead once: without this, one row of float16 takes 8.5 ms instead of 7.4.
-    // For more rows, GCC would load the weights for every row again, since no mask keeps them out of the sums.
-    constexpr int LINE = 64 / sizeof(T);
-    constexpr uint32_t ALL = ~0u >> (32 - L::COUNT);
-    for (; k + LINE <= in; k += LINE) {
-      for (int n = 0; n < OUTPUTS; ++n) fetch_next(weights + k * OUTPUTS + n * LINE);
-#pragma GCC unroll 2
-      for (int64_t part = k; part < k + LINE; part += L::COUNT)
-        for (int n = 0; n < OUTPUTS; ++n)
-          sum[0][n] = L::add(sum[0][n], L::weights(weights + n * in + part, ALL), L::inputs(x + part, ALL));
-    }
-  }
-  for (; k < in; k += L::COUNT) {
+  for (int64_t k = 0; k < in; k += L::COUNT) {
     const uint32_t kept = in - k >= L::COUNT ? ~0u >> (32 - L::COUNT) : (1u << (in - k)) - 1;
     typename L::Vector w[OUTPUTS];
     for (int n = 0; n < OUTPUTS; ++n) {
       w[n] = L::weights(weights + n * in + k, kept);
-      fetch_ahead(weights + n * in + k);
+      if constexpr (COUNT > 1) {
+        fetch_ahead(weights + n * in + k);
+      } else if (n * L::COUNT * sizeof(T) % CACHE_LINE == 0) {
+        // Fetched twice, one row of float16 takes 8.5 ms instead of 7.4.
+        fetch_next(weights + k * OUTPUTS + n * L::COUNT);
+      }
     }
     for (int row = 0; row < COUNT; ++row) {
       const typename L::Vector inputs = L::inputs(x + row * in + k, kept);

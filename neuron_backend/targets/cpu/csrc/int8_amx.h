@@ -25,10 +25,10 @@ inline constexpr TileSizes INT8_TILES({
 // Calls finish(block, first, sums) with sums [COUNT][LANES] of the terms from `first` on, for every block of weights
 // and every COUNT terms. The last pair of blocks may overlap the one before.
 //
-// terms is [count][in], followed by a whole tile; `shares` are subtracted from the sums of each.
+// terms is [count][in], followed by memory for a whole tile; `term_sums` are the sums of the terms.
 template <int COUNT, class F>
 void int8_tile_sums(
-    int64_t count, const int8_t* terms, const uint32_t* shares, int64_t in, const uint8_t* weights, int64_t blocks,
+    int64_t count, const int8_t* terms, const int32_t* term_sums, int64_t in, const uint8_t* weights, int64_t blocks,
     bool in_threads, F finish) {
   constexpr int64_t TILE_BYTES = TILE * LINE;
   const int64_t steps = in / LINE, pairs = (blocks + 1) / 2;
@@ -60,16 +60,18 @@ void int8_tile_sums(
           _tile_loadd(5, right + (step + 1) * TILE_BYTES, LINE);
           _tile_dpbsud(3, 7, 5);
         }
-        alignas(64) int32_t sums[4][COUNT][LANES];
-        _tile_stored(0, sums[0], LINE);
-        _tile_stored(1, sums[1], LINE);
-        _tile_stored(2, sums[2], LINE);
-        _tile_stored(3, sums[3], LINE);
+        alignas(64) int32_t found[4][COUNT][LANES];
+        _tile_stored(0, found[0], LINE);
+        _tile_stored(1, found[1], LINE);
+        _tile_stored(2, found[2], LINE);
+        _tile_stored(3, found[3], LINE);
         for (int side = 0; side < 2; ++side) {
-          for (int64_t term = 0; term < std::min<int64_t>(COUNT, count - first); ++term)
+          for (int64_t term = 0; term < std::min<int64_t>(COUNT, count - first); ++term) {
+            const uint32_t share = share_of(term_sums[first + term]);
             for (int n = 0; n < LANES; ++n)
-              sums[side][term][n] = uint32_t(sums[side][term][n]) + sums[side + 2][term][n] - shares[first + term];
-          finish(block + side, first, sums[side]);
+              found[side][term][n] = uint32_t(found[side][term][n]) + found[side + 2][term][n] - share;
+          }
+          finish(block + side, first, found[side]);
         }
       }
     }

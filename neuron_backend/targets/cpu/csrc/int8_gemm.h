@@ -13,22 +13,11 @@
 
 namespace decodekit {
 
-// The shares of `count` terms in OFFSET, terms being [count][in].
-inline void sum_terms(int64_t count, const int8_t* terms, int64_t in, uint32_t* shares) {
-  for (int64_t term = 0; term < count; ++term) {
-    int32_t sum = 0;
-#pragma omp simd reduction(+ : sum)
-    for (int64_t k = 0; k < in; ++k) sum += terms[term * in + k];
-    // Exact modulo 2^32, as the sums that it is subtracted from.
-    shares[term] = static_cast<uint32_t>(sum) * OFFSET;
-  }
-}
-
 // Rearranges terms [COUNT][in] to [quads][COUNT][QUAD].
 template <int COUNT>
 inline void lay_terms(const int8_t* terms, int64_t in, int8_t* to) {
-  for (int term = 0; term < COUNT; ++term)
-    for (int64_t k = 0; k < in; k += QUAD) std::memcpy(to + k * COUNT + term * QUAD, terms + term * in + k, QUAD);
+  for (int64_t k = 0; k < in; k += QUAD)
+    for (int term = 0; term < COUNT; ++term) std::memcpy(to + k * COUNT + term * QUAD, terms + term * in + k, QUAD);
 }
 
 // Scales of a block's outputs, of which the last block may have fewer.
@@ -38,9 +27,13 @@ struct BlockScales {
 
   template <class T>
   BlockScales(const T* scale, int64_t most) : count(std::min<int64_t>(LANES, most)) {
-    float all[LANES] = {};
-    std::copy_n(scale, count, all);
-    of = load_fixed<LANES>(all);
+    if (count == LANES) {
+      of = load_fixed<LANES>(scale);
+    } else {
+      T all[LANES] = {};
+      std::copy_n(scale, count, all);
+      of = load_fixed<LANES>(all);
+    }
   }
 
   // Stores a row's outputs from the sums of its terms.
@@ -62,18 +55,15 @@ struct BlockScales {
 template <class T>
 void int8_gemm(int64_t rows, const T* x, const uint8_t* weights, const T* scale, T* y, int64_t out, int64_t in) {
   static thread_local Int8Split split;
-  static thread_local std::vector<uint32_t> kept_shares;
   static thread_local std::vector<int8_t, LineAllocator<int8_t>> kept_laid;
   constexpr int TERMS = SPLIT_TERMS<T>;
   const int64_t blocks = (out + LANES - 1) / LANES, quads = (in + QUAD - 1) / QUAD, padded = quads * QUAD;
   split.of<T>(rows, x, in, padded);
-  kept_shares.resize(rows * TERMS);
-  sum_terms(rows * TERMS, split.terms.data(), padded, kept_shares.data());
 
   // Pointers, since the thread-local vectors of other threads are empty.
   const int8_t* const terms = split.terms.data();
   const float* const largest = split.largest.data();
-  const uint32_t* const shares = kept_shares.data();
+  const int32_t* const term_sums = split.term_sums.data();
   const bool in_threads = out * in * rows * TERMS >= WORTH_THREADS;
   // Stores `count` rows of one block from their sums.
   const auto finish = [=](int64_t block, int64_t first, int64_t count, const int32_t (*found)[LANES]) {
@@ -87,7 +77,7 @@ void int8_gemm(int64_t rows, const T* x, const uint8_t* weights, const T* scale,
   if (rows * TERMS > 4 && in_int8_tiles(blocks, in)) {
     with_count<TILE / TERMS>(rows, [=](auto most) {
       int8_tile_sums<most() * TERMS>(
-          rows * TERMS, terms, shares, in, weights, blocks, in_threads,
+          rows * TERMS, terms, term_sums, in, weights, blocks, in_threads,
           [=](int64_t block, int64_t first, const int32_t (*found)[LANES]) {
             const int64_t row = first / TERMS;
             finish(block, row, std::min<int64_t>(most(), rows - row), found);
@@ -108,7 +98,7 @@ void int8_gemm(int64_t rows, const T* x, const uint8_t* weights, const T* scale,
     each_part_of_rows<ROWS>(rows, [=](int64_t first, auto count) {
       alignas(64) int32_t found[count() * TERMS][LANES];
       block_sums<count() * TERMS>(
-          laid + first * TERMS * padded, shares + first * TERMS, weights + block * padded * LANES, quads,
+          laid + first * TERMS * padded, term_sums + first * TERMS, weights + block * padded * LANES, quads,
           first == 0 ? AHEAD : 0, found);
       finish(block, first, count(), found);
     });

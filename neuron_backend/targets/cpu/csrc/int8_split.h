@@ -30,7 +30,7 @@ constexpr int SPLIT_TERMS = sizeof(T) == 4 ? 3 : 2;
 template <class T>
 struct LineAllocator {
   using value_type = T;
-  static constexpr std::align_val_t LINE{64};
+  static constexpr std::align_val_t LINE{CACHE_LINE};
   LineAllocator() = default;
   template <class U>
   LineAllocator(const LineAllocator<U>&) {}
@@ -42,9 +42,9 @@ struct LineAllocator {
 // Numbers whose split is worth a second thread.
 constexpr int64_t WORTH_SPLITTING = 1 << 14;
 
-// Splits one row into [SPLIT_TERMS][padded], and keeps its largest magnitude.
+// Splits one row into [SPLIT_TERMS][padded], and keeps its largest magnitude and the sum of each term.
 template <class T>
-void split_row(const T* x, int64_t in, int64_t padded, int8_t* terms, float* largest) {
+void split_row(const T* x, int64_t in, int64_t padded, int8_t* terms, float* largest, int32_t* sums) {
   static thread_local std::vector<float> wide;
   wide.resize(in);
   // int8_t may alias anything; without __restrict the loops are not vectorised.
@@ -64,31 +64,42 @@ void split_row(const T* x, int64_t in, int64_t padded, int8_t* terms, float* lar
   for (int64_t k = 0; k < in; ++k) rest[k] = rest[k] / most * LARGEST;
   for (int d = 0; d < SPLIT_TERMS<T>; ++d) {
     int8_t* __restrict to = terms + d * padded;
-#pragma omp simd
+    int32_t sum = 0;
+#pragma omp simd reduction(+ : sum)
     for (int64_t k = 0; k < in; ++k) {
-      const float term = std::nearbyint(rest[k]);
-      to[k] = static_cast<int8_t>(static_cast<int32_t>(term));
-      rest[k] = (rest[k] - term) * BASE;
+      const float rounded = std::nearbyint(rest[k]);
+      const int32_t term = static_cast<int32_t>(rounded);
+      to[k] = static_cast<int8_t>(term);
+      sum += term;
+      rest[k] = (rest[k] - rounded) * BASE;
     }
+    std::fill(to + in, to + padded, 0);
+    sums[d] = sum;
   }
 }
 
-// Terms of several rows: term d of row r begins at [(r * SPLIT_TERMS + d) * padded]. Zeros fill rows up to
-// `padded`, and follow the last row for a whole tile.
+// Terms of several rows: term d of row r begins at [(r * SPLIT_TERMS + d) * padded]. Zeros fill each up to `padded`.
+// Memory for TILE more, of any contents, follows, since tiles are loaded whole.
 struct Int8Split {
   std::vector<int8_t, LineAllocator<int8_t>> terms;
   std::vector<float> largest;
+  std::vector<int32_t> term_sums;
 
   template <class T>
   void of(int64_t rows, const T* x, int64_t in, int64_t padded) {
-    terms.assign((rows * SPLIT_TERMS<T> + TILE) * padded, 0);
+    const std::size_t needed = (rows * SPLIT_TERMS<T> + TILE) * padded;
+    if (terms.size() < needed) terms.resize(needed);
     largest.resize(rows);
+    term_sums.resize(rows * SPLIT_TERMS<T>);
     // Pointers, since the thread-local vectors of other threads are empty.
     int8_t* const to = terms.data();
     float* const magnitudes = largest.data();
+    int32_t* const sums = term_sums.data();
 #pragma omp parallel for schedule(static) if (rows * in >= WORTH_SPLITTING)
     for (int64_t row = 0; row < rows; ++row)
-      split_row(x + row * in, in, padded, to + row * SPLIT_TERMS<T> * padded, magnitudes + row);
+      split_row(
+          x + row * in, in, padded, to + row * SPLIT_TERMS<T> * padded, magnitudes + row,
+          sums + row * SPLIT_TERMS<T>);
   }
 };
 

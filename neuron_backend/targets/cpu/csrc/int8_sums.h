@@ -25,8 +25,11 @@ inline void fetch(const void* weights) {
   __builtin_prefetch(weights, 0, COUNT > 3 ? 2 : 3);
 }
 
-// block_sums: the sums of COUNT terms for the outputs of a block. x is [quads][COUNT][QUAD]; `shares` are the terms'
-// shares in OFFSET, and subtracted. `ahead` bytes behind the weights are fetched.
+// What OFFSET adds to the sum of a term's products, modulo 2^32 as that is.
+inline uint32_t share_of(int32_t term_sum) { return static_cast<uint32_t>(term_sum) * OFFSET; }
+
+// block_sums: the sums of COUNT terms for the outputs of a block. x is [quads][COUNT][QUAD]; `term_sums` are the sums of
+// the terms. `ahead` bytes behind the weights are fetched.
 
 #if defined(DECODEKIT_AVX512) && defined(__AVX512VNNI__)
 
@@ -37,11 +40,11 @@ constexpr int TERMS_AT_ONCE = 24;
 // register in every step.
 template <std::size_t... I>
 __attribute__((noinline)) void block_sums_at(
-    const int8_t* x, const uint32_t* shares, const uint8_t* weights, int64_t quads, int64_t ahead,
+    const int8_t* x, const int32_t* term_sums, const uint8_t* weights, int64_t quads, int64_t ahead,
     int32_t (*found)[LANES], std::index_sequence<I...>) {
   constexpr int COUNT = sizeof...(I);
   __m512i sum[COUNT];
-  ((sum[I] = _mm512_set1_epi32(-shares[I])), ...);
+  ((sum[I] = _mm512_set1_epi32(-share_of(term_sums[I]))), ...);
   for (int64_t quad = 0; quad < quads; ++quad) {
     const __m512i of = _mm512_loadu_si512(weights + quad * LINE);
     fetch<COUNT>(weights + quad * LINE + ahead);
@@ -57,9 +60,9 @@ __attribute__((noinline)) void block_sums_at(
 
 template <int COUNT>
 inline void block_sums(
-    const int8_t* x, const uint32_t* shares, const uint8_t* weights, int64_t quads, int64_t ahead,
+    const int8_t* x, const int32_t* term_sums, const uint8_t* weights, int64_t quads, int64_t ahead,
     int32_t (*found)[LANES]) {
-  block_sums_at(x, shares, weights, quads, ahead, found, std::make_index_sequence<COUNT>());
+  block_sums_at(x, term_sums, weights, quads, ahead, found, std::make_index_sequence<COUNT>());
 }
 
 #elif defined(__AVX2__) && !defined(DECODEKIT_PORTABLE)
@@ -69,11 +72,12 @@ constexpr int TERMS_AT_ONCE = 6;
 
 template <int COUNT>
 inline void block_sums(
-    const int8_t* x, const uint32_t* shares, const uint8_t* weights, int64_t quads, int64_t ahead,
+    const int8_t* x, const int32_t* term_sums, const uint8_t* weights, int64_t quads, int64_t ahead,
     int32_t (*found)[LANES]) {
   const __m256i low = _mm256_set1_epi16(0xff);
   __m256i sum[COUNT][2];
-  for (int term = 0; term < COUNT; ++term) sum[term][0] = sum[term][1] = _mm256_set1_epi32(-shares[term]);
+  for (int term = 0; term < COUNT; ++term)
+    sum[term][0] = sum[term][1] = _mm256_set1_epi32(-share_of(term_sums[term]));
   for (int64_t quad = 0; quad < quads; ++quad) {
     fetch<COUNT>(weights + quad * LINE + ahead);
     // Of each four weights the first and third in lanes of 16 bits, and the second and fourth.
@@ -106,12 +110,12 @@ constexpr int TERMS_AT_ONCE = 6;
 
 template <int COUNT>
 inline void block_sums(
-    const int8_t* x, const uint32_t* shares, const uint8_t* weights, int64_t quads, int64_t ahead,
+    const int8_t* x, const int32_t* term_sums, const uint8_t* weights, int64_t quads, int64_t ahead,
     int32_t (*found)[LANES]) {
   using Bits = Fixed<LANES>::Bits;
   // Unsigned, since sums with OFFSET may exceed 32 bits before its share is subtracted.
   Bits sum[COUNT];
-  for (int term = 0; term < COUNT; ++term) sum[term] = Bits{} - shares[term];
+  for (int term = 0; term < COUNT; ++term) sum[term] = Bits{} - share_of(term_sums[term]);
   for (int64_t quad = 0; quad < quads; ++quad) {
     fetch<COUNT>(weights + quad * LINE + ahead);
     Bits of;
