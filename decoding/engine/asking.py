@@ -31,7 +31,7 @@ def ask(
     alone: bool,
     most: int | None,
     failed: Callable[[ActiveRequest, Exception], None],
-) -> list[Asked | None]:
+) -> list[Asked | None] | None:
     """
     Let the drafters of *requests* propose.
 
@@ -56,10 +56,12 @@ def ask(
             that share it have raised.
 
     Returns:
-        For each request what it asked for; None where no row can be drafted for.
+        For each request what it asked for, None where no row can be drafted for; None if no request asks.
     """
     candidates = list(filter(None, (_candidate(request, now) for request in requests)))
     going_on = [one for group in _by_policy(candidates) if not _pauses(group, failed) for one in group]
+    if not going_on:
+        return None
     questions = [
         question
         for group in _by_policy(_asked_for_outlooks(going_on, now, timers, failed))
@@ -206,12 +208,13 @@ def _group_drafts(
 
 def _proposed(group: Sequence[Question], now: History, alone: bool, most: int | None) -> list[Draft]:
     """The drafts of requests that share a drafter, as they fit."""
-    drafter, vocab = group[0][1].drafter, group[0][1].shape.vocab_size
+    drafting = group[0][1]
+    drafter, vocab = drafting.drafter, drafting.shape.vocab_size
     budget = _budget(group, now)
     # A copy, so that a drafter cannot change the loop's lengths.
     shown = now.at(now.length.clone())
-    if most is not None and isinstance(drafter, CatchesUp):
-        behind = drafter.catch_up(shown, budget > 0, most)
+    if most is not None and drafting.catches_up:
+        behind = cast(CatchesUp, drafter).catch_up(shown, budget > 0, most)
         budget = torch.where(behind > most, 0, budget)
     if not budget.any():
         return [one.draft for _, _, one in group]
@@ -222,22 +225,22 @@ def _proposed(group: Sequence[Question], now: History, alone: bool, most: int | 
         draft = cast(DraftsWhile, drafter).propose_while(shown, budget, sample, goes_on)
     check_draft(draft, len(budget), vocab)
     if alone:
-        return [group[0][1].fitted(draft, budget)]
+        return [drafting.fitted(draft, budget)]
     if draft.parents is not None:
         raise ValueError(f"requests that share a decoder take no trees: got one from {drafter!r}")
-    return [
-        drafting.fitted(_rows(draft, request.rows), budget[request.rows]) for request, drafting, _ in group
-    ]
+    return [own.fitted(_rows(draft, request.rows), budget[request.rows]) for request, own, _ in group]
 
 
 def _budget(group: Sequence[Question], now: History) -> Tensor:
     """How many tokens to draft for each row of the table, ``[rows]``."""
-    room = now.ids.shape[-1] - 1 - now.length[:, 0]
-    budget = torch.zeros_like(room)
+    # Lists, since operations on small tensors take longer, between forwards that empty the caches.
+    last, length = now.ids.shape[-1] - 1, now.length[:, 0].tolist()
+    budget = [0] * len(length)
     for request, _, one in group:
-        rows = [request.rows.start + row for row in one.rows]
-        budget[rows] = room[rows].clamp(0, one.allowed)
-    return budget
+        for row in one.rows:
+            own = request.rows.start + row
+            budget[own] = max(0, min(one.allowed, last - length[own]))
+    return torch.tensor(budget)
 
 
 def _sampling(group: Sequence[Question], now: History, alone: bool, vocab: int) -> SamplesTokens:
@@ -255,9 +258,9 @@ def _sampling(group: Sequence[Question], now: History, alone: bool, vocab: int) 
 def _ending(group: Sequence[Question], alone: bool) -> GoesOn | None:
     """What ends drafts early, each request's in its own rows; None where nothing does."""
     endings = [
-        (request.rows, drafting.length.goes_on)
+        (request.rows, cast(EndsDrafts, drafting.length).goes_on)
         for request, drafting, _ in group
-        if isinstance(drafting.length, EndsDrafts)
+        if drafting.ends_drafts
     ]
     if alone and endings:
         return endings[0][1]

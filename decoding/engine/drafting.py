@@ -4,11 +4,14 @@ from collections.abc import Sequence
 from typing import cast
 
 import attrs
+import numpy as np
 import torch
 from torch import Tensor
 
 from ..history import History
 from ..optional_protocols import (
+    CatchesUp,
+    EndsDrafts,
     ForeseesTokens,
     GivesEvidence,
     PausesDrafts,
@@ -69,6 +72,12 @@ class Drafting:
     foresees: bool = attrs.field(init=False, repr=False)
     """Whether the drafter tells the first tokens of its drafts."""
 
+    catches_up: bool = attrs.field(init=False, repr=False)
+    """Whether the drafter has tokens of its own to feed."""
+
+    ends_drafts: bool = attrs.field(init=False, repr=False)
+    """Whether the draft length ends drafts early."""
+
     @_takes_trees.default
     def _resolve_trees(self) -> bool:
         return takes_trees(self.verification)
@@ -88,6 +97,14 @@ class Drafting:
     @foresees.default
     def _resolve_first_tokens(self) -> bool:
         return isinstance(self.drafter, ForeseesTokens)
+
+    @catches_up.default
+    def _resolve_catching_up(self) -> bool:
+        return isinstance(self.drafter, CatchesUp)
+
+    @ends_drafts.default
+    def _resolve_endings(self) -> bool:
+        return isinstance(self.length, EndsDrafts)
 
     def allowed(self, rows: int, evidence: tuple[int, ...] | None = None) -> int:
         """The draft length for each of *rows* rows, whose drafts have this *evidence*."""
@@ -113,18 +130,21 @@ class Drafting:
         Raises:
             ValueError: A tree that the verification or the target does not take.
         """
-        fits = (draft.ids >= 0) & (draft.ids < self.shape.vocab_size)
+        # NumPy's operations on so few numbers take a third of the time of torch's.
+        ids = draft.ids.numpy()
+        fits = (ids >= 0) & (ids < self.shape.vocab_size)
         if draft.parents is not None:
             self._require_trees()
+            shallow = torch.from_numpy(fits) & (draft_depths(draft) <= budget[:, None])
             # The row's last token takes a column of the tree too, and of the chain.
-            left = pruned(draft, fits & (draft_depths(draft) <= budget[:, None]), self.tree_widths[-1] - 1)
+            left = pruned(draft, shallow, self.tree_widths[-1] - 1)
             return left if left.ids.shape[1] else Draft(left.ids)
         # A tree drafter may return a chain, for which its budget may exceed the scored width.
-        fits &= torch.arange(draft.ids.shape[1]) < budget[:, None].clamp(max=self.shape.scored_width - 1)
-        kept = fits.cumprod(dim=-1).bool()
-        columns = int(kept.sum(dim=-1).max())
+        most = np.minimum(budget.numpy(), self.shape.scored_width - 1)
+        kept = np.logical_and.accumulate(fits & (np.arange(ids.shape[1]) < most[:, None]), axis=1)
+        columns = int(kept.sum(axis=1).max())
         scores = None if draft.scores is None else draft.scores[:, :columns]
-        return Draft(draft.ids.masked_fill(~kept, -1)[:, :columns], scores)
+        return Draft(torch.from_numpy(np.where(kept, ids, -1)[:, :columns]), scores)
 
     def _require_trees(self) -> None:
         if not self._takes_trees:

@@ -3,6 +3,7 @@
 from typing import ClassVar
 
 import attrs
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -39,6 +40,9 @@ class ExactMatch:
         """Draft ``[batch, k]`` against choices ``[batch, k + 1]``: accepted and next token, ``[batch]``."""
         if not draft.ids.shape[1]:
             return torch.zeros(len(choices), dtype=torch.int64), choices[:, 0]
-        agrees = (draft.ids == choices[:, :-1]) & (draft.ids >= 0)
-        accepted = agrees.cumprod(dim=-1).sum(dim=-1)
-        return accepted, choices.gather(-1, accepted[:, None]).squeeze(-1)
+        # NumPy's operations on so few numbers take a third of the time of torch's.
+        ids, own = draft.ids.numpy(), choices.numpy()
+        agrees = np.logical_and.accumulate((ids == own[:, :-1]) & (ids >= 0), axis=1)
+        accepted = agrees.sum(axis=1)
+        following = own[np.arange(len(own)), accepted]
+        return torch.from_numpy(accepted), torch.from_numpy(following)

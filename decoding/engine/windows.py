@@ -26,8 +26,9 @@ def chain_window(now: History, draft: Draft) -> History:
     """
     if not draft.ids.shape[1]:
         return now
-    ids = draft.ids.numpy()
-    rows, columns = (ids >= 0).nonzero()
-    now.ids.numpy()[rows, 0, now.length.numpy()[rows, 0] + columns] = ids[rows, columns]
-    drafted = (draft.ids >= 0).sum(dim=-1, keepdim=True)
-    return now.at(now.length + torch.arange(ids.shape[1] + 1).minimum(drafted))
+    ids, length = draft.ids.numpy(), now.length.numpy()
+    is_draft = ids >= 0
+    rows, columns = is_draft.nonzero()
+    now.ids.numpy()[rows, 0, length[rows, 0] + columns] = ids[rows, columns]
+    drafted = is_draft.sum(axis=1, keepdims=True)
+    return now.at(torch.from_numpy(length + np.minimum(np.arange(ids.shape[1] + 1), drafted)))

@@ -39,11 +39,11 @@ class AdaptiveLength:
     drafts have improved: after 4 steps, and after twice as many with each failed trial, up to 128.
 
     A drafter that gives evidence for its drafts, such as a lookup by its matches
-    (:class:`~decodekit.decoding.optional_protocols.GivesEvidence`), is asked for it in every step in which a
-    draft may pay, and acceptance is learned by its strength
+    (:class:`~decodekit.decoding.optional_protocols.GivesEvidence`), is asked for it in steps in which a draft may
+    pay, and acceptance is learned by its strength
     (:class:`.evidence_length.EvidenceLength`, which bounds the loss to 1.2 steps of plain decoding and
     0.25 % of the steps, but for a width's first use). So long matches are drafted from while short ones are
-    left, and a text that begins to repeat itself is noticed at once.
+    left, and a text that begins to repeat itself is noticed within four steps.
 
     Of other drafters the loss is bounded too. A length is not used while it could lose more than
     is left of *allowance*, which only gains of speculation refill. What a trial could lose must
@@ -143,7 +143,7 @@ class AdaptiveLength:
             return attempt if price <= self._savings else 0
 
     def wants_evidence(self) -> bool:
-        """Whether evidence is to be weighed in the next step; not if no draft could pay in it."""
+        """Whether evidence is to be weighed in the next step; not if none is expected to pay in it."""
         with self._lock:
             return self._by_evidence.wants_evidence()
 

@@ -14,10 +14,8 @@ _FIRST_ESTIMATE = 3
 _NEW = 4
 """Measurements in which a faster one replaces the first estimate."""
 
-
-def _at_least(seconds: float) -> float:
-    """*seconds*, or a nanosecond where the clock's resolution gave 0."""
-    return max(seconds, 1e-9)
+_LEAST = 1e-9
+"""Lower limit, for times that the clock measured as 0."""
 
 
 @attrs.define(eq=False)
@@ -28,15 +26,19 @@ class LearnedSeconds:
     The first ones weigh more than later ones. Outliers are clipped, so that a slow one changes little.
     """
 
-    seconds: float = attrs.field(converter=_at_least)
+    seconds: float
     """Initially a first estimate or measurement."""
 
     seen: int = 0
     """Number of measurements."""
 
+    def __attrs_post_init__(self) -> None:
+        """Raise the seconds to the lower limit, since they divide."""
+        self.seconds = max(self.seconds, _LEAST)
+
     def learn(self, measured: float) -> float:
         """Add a measurement; return its ratio to what was expected, clipped."""
-        measured = _at_least(measured)
+        measured = max(measured, _LEAST)
         if self.seen < _NEW and measured < self.seconds / _MAX_RATIO:
             # Interruptions only add.
             self.seconds = measured

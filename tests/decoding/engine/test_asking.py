@@ -142,6 +142,20 @@ class TestAsk:
         assert len(pausing.asked) == Counting.looked == pausing.steps // 2 > 0
         assert len(other.asked) > 0
 
+    def test_a_policy_that_pauses_alone_is_told_nothing(self) -> None:
+        """Of steps in which nothing else asks, either; the text is plain decoding's."""
+
+        class Asleep(Weighing):
+            def wants_evidence(self) -> bool:
+                return False
+
+        policy, decoder = Asleep(), ScriptedDecoder(CYCLE, line=last_token)
+        parts = {"drafter": PromptLookup(), "num_draft_tokens": policy, "stop": MaxNewTokens(7)}
+        generated = Generator(decoder, **parts)([0, 1, 2, 3, 0, 1])
+
+        assert (2, 3, 0, 1, 2, 3, 0) == tuple(generated.ids[0])
+        assert ([], []) == (policy.asked, policy.heard)
+
     def test_a_shared_drafter_is_asked_for_its_evidence_once(self) -> None:
         """In a step, with each request's budget in its own rows and none in those of others."""
         budgets = []

@@ -15,6 +15,13 @@ STEPS = st.lists(st.tuples(st.integers(0, 20), st.integers(0, 8)), max_size=150)
 COSTS = st.lists(st.floats(0, 3), min_size=8, max_size=8).map(sorted)
 
 
+def undrafted(evidence: list[int]) -> SpeculationStep:
+    """A step without a draft, in rows with *evidence*, whose first tokens would have been rejected."""
+    nothing = (0,) * len(evidence)
+    foreseen = (False,) * len(evidence)
+    return SpeculationStep(0, nothing, nothing, 0.0, 1.0, 0.0, tuple(evidence), foreseen=foreseen)
+
+
 def rates(policy: EvidenceLength) -> list[float]:
     """What it expects of evidence of every strength."""
     return [policy._rates.rate(strength) for strength in range(17)]
@@ -29,6 +36,8 @@ class TestTheBound:
         """After every step, however few draft tokens were accepted, and whatever the steps proved to cost."""
         policy, prices, net = EvidenceLength(24.0), [Price(0.0), *map(Price, costs)], 0.0
         for count, (evidence, agreed) in enumerate(steps, 1):
+            if not policy.wants_evidence():
+                continue
             k = policy.choose([evidence], prices)
             accepted = min(agreed, k)
             proved = [Price(factor * price.expected) for price in prices]
@@ -100,45 +109,67 @@ class TestWhatItLearns:
 
             assert expected == policy.choose([4], prices) == policy.choose([1], prices)
 
-    @pytest.mark.parametrize(("rows", "waits"), [(1, 1), (2, 1), (3, 3), (16, 3)])
+    @pytest.mark.parametrize("rows", [1, 2, 3, 16])
     @pytest.mark.parametrize("evidence", [0, 1])
-    def test_rows_far_from_a_gain_are_looked_at_now_and_then(
-        self, evidence: int, rows: int, waits: int
-    ) -> None:
-        """Where evidence that grows by two a step could not make a draft pay meanwhile."""
+    def test_rows_far_from_a_gain_are_looked_at_now_and_then(self, evidence: int, rows: int) -> None:
+        """Where evidence that grows by one a step could not make a draft pay meanwhile."""
         policy, prices = EvidenceLength(24.0), [Price(0.0), *[Price(1.2)] * 4]
         for _ in range(3):
             assert policy.wants_evidence()
             assert 0 == policy.choose([evidence] * rows, prices)
-            assert [False] * waits == [policy.wants_evidence() for _ in range(waits)]
+            policy.learn(undrafted([evidence] * rows))
+            assert [False] * 3 == [policy.wants_evidence() for _ in range(3)]
 
     @pytest.mark.parametrize("rows", [1, 2, 3, 16])
     def test_a_gain_that_is_near_is_looked_for_in_every_step(self, rows: int) -> None:
         """Where one more token of the two strongest matches makes a draft pay."""
-        policy, prices = EvidenceLength(24.0), [Price(0.0), *[Price(0.4 * min(rows, 2) / rows)] * 4]
+        policy, prices = EvidenceLength(24.0), [Price(0.0), *[Price(0.3 * min(rows, 2) / rows)] * 4]
         evidence = [2, 2, *[0] * (rows - 2)][:rows]
         for _ in range(5):
             assert 0 == policy.choose(evidence, prices)
+            policy.learn(undrafted(evidence))
             assert policy.wants_evidence()
 
     @settings(deadline=None)
     @given(st.lists(st.integers(0, 12), min_size=1, max_size=2), COSTS)
     @example([3], [0.267, *[3.0] * 7])
-    def test_a_pause_misses_no_draft_of_evidence_that_grows_by_two(
+    def test_a_pause_misses_no_draft_of_evidence_that_grows_by_one(
         self, evidence: list[int], costs: list[float]
     ) -> None:
-        """Of one or two rows: in the step without evidence none would have been made."""
+        """Of one or two rows, at the balance of its beginning: in no step of it would one have been made."""
         policy, prices = EvidenceLength(24.0), [Price(0.0), *map(Price, costs)]
-        foreseen = (False,) * len(evidence)
         if not policy.choose(evidence, prices):
-            nothing = (0,) * len(evidence)
-            step = SpeculationStep(0, nothing, nothing, 0.0, 1.0, 0.0, tuple(evidence), foreseen=foreseen)
-            policy.learn(step)
-            before = policy.balance
-            if not policy.wants_evidence():
-                policy.balance = before
+            policy.learn(undrafted(evidence))
+            before, grown = policy.balance, evidence
+            while not policy.wants_evidence():
+                policy.balance, grown = before, [each + 1 for each in grown]
 
-                assert 0 == policy.choose([each + 2 for each in evidence], prices)
+                assert 0 == policy.choose(grown, prices)
+
+    def test_a_draft_ends_a_pause(self) -> None:
+        """Of a policy that generators share, one of whose texts gives no evidence."""
+        policy, prices = EvidenceLength(24.0), [Price(0.0), *[Price(0.2)] * 4]
+        assert policy.choose([9], prices)
+        policy.learn(undrafted([0]))
+        policy.learn(SpeculationStep(4, (4,), (4,), 0.0, 1.0, 0.0, (9,)))
+
+        assert policy.wants_evidence()
+
+    @pytest.mark.parametrize("price", [0.2, 0.4])
+    def test_a_text_that_begins_to_repeat_itself_is_drafted_from_soon(self, price: float) -> None:
+        """Its evidence grows by two: the draft begins at most two steps late."""
+        late = {}
+        for pauses in (True, False):
+            policy, prices = EvidenceLength(24.0), [Price(0.0), *[Price(price)] * 4]
+            for evidence in (0, 0, 0, 3, 5, 7, 9, 11, 13):
+                if not policy.wants_evidence() and pauses:
+                    continue
+                if policy.choose([evidence], prices):
+                    late[pauses] = evidence
+                    break
+                policy.learn(undrafted([evidence]))
+
+        assert late[True] - late[False] <= 2 * 2
 
     def test_rows_without_evidence_foresee_nothing(self) -> None:
         """They are other requests', and their tokens no drafts'."""
