@@ -222,6 +222,7 @@ class Generator(Parts):
         logprobs: Logprobs | None = None,
         num_samples: int = 1,
         statistics: Statistics | None = None,
+        **others: Never,
     ) -> EventStream:
         """
         Generate event by event; arguments as in a call.
@@ -239,7 +240,10 @@ class Generator(Parts):
             num_samples: As in a call.
 
             statistics: Counts the run as it goes: ``Statistics()``, or that of earlier runs to add to.
+
+            **others: As in a call.
         """
+        refuse_options(others, "random_streams, logprobs, num_samples and statistics")
         rows = self._rows(prompts, num_samples)
         timers = self._timers(Statistics() if statistics is None else statistics)
         return self._events(self._history(rows, random_streams), timers, logprobs)
@@ -251,6 +255,7 @@ class Generator(Parts):
         logprobs: Logprobs | None = None,
         num_samples: int = 1,
         statistics: Statistics | None = None,
+        **others: Never,
     ) -> AsyncEventStream:
         """
         Generate event by event without blocking the event loop; arguments as of :meth:`stream`.
@@ -258,7 +263,7 @@ class Generator(Parts):
         As in :meth:`stream`, nothing runs ahead. A consumer that breaks off, raises or is cancelled
         ends the generation; ``aclose()`` returns when its thread has finished.
         """
-        return in_thread(self.stream(prompts, random_streams, logprobs, num_samples, statistics))
+        return in_thread(self.stream(prompts, random_streams, logprobs, num_samples, statistics, **others))
 
     def prompt_logprobs(
         self, prompts: Any, random_streams: Sequence[int] | None = None, logprobs: Logprobs | None = None

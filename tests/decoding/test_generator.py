@@ -486,6 +486,12 @@ class TestRefusals:
         assert [int, int] == [type(one.num_draft_tokens) for one in (plain, always)]
         assert 3 == plain.num_draft_tokens == always.num_draft_tokens
 
+    @pytest.mark.parametrize("stream", [Generator.stream, Generator.astream])
+    def test_a_stream_names_what_takes_the_place_of_an_option(self, stream: Any) -> None:
+        """As a call does."""
+        with pytest.raises(TypeError, match=r"statistics: got 'max_tokens'; a Generator takes stop=MaxNew"):
+            stream(counting(), [[1]], max_tokens=3)
+
     def test_the_decoder_must_be_one(self) -> None:
         """A model is no decoder."""
         with pytest.raises(TypeError, match=r"'decoder' must have a shape and forward\(ids, cache_pos\)"):
