@@ -1,5 +1,6 @@
 """The folder in which decodekit keeps files for a user, and whether others may have written to it."""
 
+import contextlib
 import os
 import stat
 import tempfile
@@ -16,6 +17,17 @@ def cache_folder() -> Path:
     own = os.environ.get("DECODEKIT_CACHE")
     cache = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
     return Path(own) if own else Path(cache) / "decodekit"
+
+
+def cached_bytes() -> int:
+    """Bytes of the files below :func:`cache_folder`: kernels, downloads and compiled decoders."""
+    sizes = 0
+    for path in cache_folder().rglob("*"):
+        # Another process may delete it meanwhile.
+        with contextlib.suppress(OSError):
+            if path.is_file() and not path.is_symlink():
+                sizes += path.stat().st_size
+    return sizes
 
 
 def private_folder(name: str) -> Path:

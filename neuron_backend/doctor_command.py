@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from ..decoding.user_cache import cache_folder
+from ..decoding.user_cache import cache_folder, cached_bytes
 from .artifacts.machine import cpu_family, instruction_sets
 from .targets.cpu.aoti import INSTALL_COMPILER, has_compiler
 from .targets.cpu.instruction_limit import instruction_limit
@@ -47,6 +47,7 @@ def machine_facts() -> dict[str, Any]:
         "Neuron": str(neuron).splitlines(),
         "GPU": torch.cuda.get_device_name() if lack is None else f"none: {lack}",
         "cache folder": str(cache_folder()),
+        "cache size": f"{cached_bytes() / 1e6:.0f} MB; it may be deleted, and is made again",
         "target auto": automatic_target().name,
     }
 

@@ -99,11 +99,21 @@ class TestDoctor:
         for name in doctor_command.machine_facts():
             assert any(line.startswith(name) for line in lines)
 
-    def test_json(self, capsys: pytest.CaptureFixture[str]) -> None:
-        """The same as Python has them."""
+    def test_json(
+        self, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        """The same as Python has them, with what the cache folder takes."""
+        monkeypatch.setenv("DECODEKIT_CACHE", str(tmp_path))
+        (tmp_path / "decoders").mkdir()
+        (tmp_path / "decoders" / "weights").write_bytes(bytes(2_000_000))
+        (tmp_path / "link").symlink_to(tmp_path / "decoders" / "weights")
+
         assert main(["doctor", "--json"]) == 0
 
-        assert json.loads(capsys.readouterr().out) == doctor_command.machine_facts()
+        facts = json.loads(capsys.readouterr().out)
+        assert facts == doctor_command.machine_facts()
+        assert str(tmp_path) == facts["cache folder"]
+        assert facts["cache size"].startswith("2 MB")
 
     def test_without_a_compiler(
         self, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
