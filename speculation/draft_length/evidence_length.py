@@ -44,9 +44,9 @@ class EvidenceLength:
     A draft must also promise its price times ``2.5 * ALLOWANCE / balance``: the less is left, the stronger
     the evidence that it is kept for. Of these lengths the one of the most tokens a second is chosen.
 
-    Asking takes the host a few percent of a step, and most answers make no draft. So evidence is not asked for
-    in up to three steps that, at today's balance, would make none if that of the two strongest rows grew by
-    one a step. That of a match whose occurrences go on alike grows by two: the drafts that begin late so cost
+    Asking takes the host a few percent of a step, and most answers make no draft. So evidence is not asked
+    for in up to three steps that, at today's balance, would make none if that of the two strongest rows grew
+    by one a step. That of a match whose occurrences go on alike grows by two: the drafts that begin late so cost
     less than asking more often (forty texts of SmolLM2-135M at the times of two AMD EPYC).
 
     Where the drafter tells the first token of a draft that is not made, its acceptance is learned for free.

@@ -185,7 +185,8 @@ class StepSeconds:
         Prices of drafts of 0 to *most* tokens of a drafter with evidence, which costs next to nothing.
 
         Only that of the narrowest width is in doubt: wider ones are tried when drafts have gained the price.
-        They are computed after each draft, and else every few steps with evidence, since that takes as long as the drafter.
+        They are computed after each draft, and else every few steps with evidence, since that takes as long
+        as the drafter.
         """
         if len(self._prices) != most + 1:
             self._prices, self._plain_steps = self._priced(most), 0
