@@ -46,8 +46,8 @@ class EvidenceLength:
 
     Asking takes the host a few percent of a step, and most answers make no draft. So evidence is not asked
     for in up to three steps that, at today's balance, would make none if that of the two strongest rows grew
-    by one a step. That of a match whose occurrences go on alike grows by two: the drafts that begin late so cost
-    less than asking more often (forty texts of SmolLM2-135M at the times of two AMD EPYC).
+    by one a step. That of a match whose occurrences go on alike grows by two: the drafts that begin late so
+    cost less than asking more often (forty texts of SmolLM2-135M at the times of two AMD EPYC).
 
     Where the drafter tells the first token of a draft that is not made, its acceptance is learned for free.
     """
