@@ -20,7 +20,7 @@ ROOMS = {
     "neuron_backend": (
         "adapters artifacts kv_cache lint lowering models on_device_sampling parity quantization "
         "serialization sizing targets targets/cpu targets/cpu/csrc targets/cpu/layered targets/cuda "
-        "targets/neuron tensor_parallel"
+        "targets/layered targets/neuron tensor_parallel"
     ),
     "pretrained": "",
     "processors": "constraints fast grammar interop numerics penalties scaling truncation watermark",

@@ -25,6 +25,7 @@ from ...lowering.complex_pairs import pair_complex_numbers
 from ...lowering.export import without_known_warnings
 from ...models.fused_projections import merge_equal_products, trace_fused
 from ...step import Step
+from ..layered.step_tensors import tensors_of
 from .graph_rewrites import rewrite_graph
 from .kernel_description import describe_kernels, is_bit_exact, kernel_metadata
 from .kernel_library import NO_LIBRARY, Library, NoLibrary, archiver
@@ -164,7 +165,8 @@ class CompiledProgram:
         Args:
             package: The code and its own constants.
 
-            tensors: The other tensors by name, as :func:`tensors_of` the compiled step.
+            tensors: The other tensors by name, as :func:`~..layered.step_tensors.tensors_of` the
+                compiled step.
 
             cache: The cache that it writes to.
 
@@ -216,13 +218,6 @@ def check_program(
             "a program's own constants must be those that it was compiled with, apart from the model's "
             f"weights: got others, among {sorted(package.constants)}"
         )
-
-
-def tensors_of(step: Step) -> dict[str, Tensor]:
-    """Parameters and buffers by name; tied ones by each of their names."""
-    parameters = dict(step.named_parameters(remove_duplicate=False))
-    buffers = dict(step.named_buffers(remove_duplicate=False))
-    return {name: tensor.detach() for name, tensor in {**parameters, **buffers}.items()}
 
 
 def named_tensors(names: Sequence[str], tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:

@@ -22,6 +22,7 @@ from ...quantization.quantized_matmul import arrange_for_kernels
 from ...row_steps import RowStep
 from ...step import DecoderStep, Step, TreeStep
 from ..compiler_cache import private_compiler_cache
+from ..layered.step_tensors import tensors_of
 from ..target import NOT_SAVED
 from . import aoti
 from .kernel_library import KernelDtypes, Library, NoLibrary
@@ -134,7 +135,7 @@ class CpuTarget:
         def program(step: Step, width: int, kind: str | None = None) -> CpuProgram:
             kind = step.kind if kind is None else kind
             fingerprint = _fingerprint(decoder, model, kind, width)
-            package, tensors = packages[_file(kind, width)], aoti.tensors_of(step)
+            package, tensors = packages[_file(kind, width)], tensors_of(step)
             return load_program(package, tensors, _cache(decoder, kind), fingerprint)
 
         decoder.replace_programs(

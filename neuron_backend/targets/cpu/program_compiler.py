@@ -15,9 +15,9 @@ import attrs
 from ...artifacts.packages import Package
 from ...kv_cache.buffers import CacheBuffers
 from ...step import Step, program_name
+from ..layered.layer_graphs import NotLayered
 from . import aoti, program_objects
 from .kernel_library import KernelDtypes, Library, NoLibrary
-from .layered.layer_graphs import NotLayered
 from .layered.lowered_program import LoweredProgram
 from .layered.program_lowering import lower_program
 from .vector_instructions import vector_instructions

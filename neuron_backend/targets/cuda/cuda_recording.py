@@ -1,7 +1,6 @@
 """Recording of a decoder's programs as CUDA graphs over shared memory."""
 
 from collections.abc import Callable, Mapping, Sequence
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import attrs
@@ -12,12 +11,14 @@ from torch.fx import GraphModule
 from ...kv_cache.buffers import CacheBuffers
 from ...lowering.export import without_known_warnings
 from ...lowering.step_graphs import ProgramShape, program_shapes
-from ...step import program_name
-from ..device_tensors import place_graph
+from ...step import Step, program_name
+from ..layered.equal_layers import EqualLayers
+from ..layered.step_tensors import input_values, state_values
 from .cuda_program import CudaProgram, StagingBuffers
+from .cuda_run import StepRun
 from .cuda_runtime import Recorder, Replay, Runtime
 from .cuda_staging import TensorSpec, size_of, tensors_in
-from .cuda_step import lower_for_cuda
+from .cuda_step import kinds_of_layers, lower_for_cuda
 
 if TYPE_CHECKING:
     from ...static_decoder import StaticDecoder
@@ -32,6 +33,9 @@ class Recording:
     recorder: Recorder
     buffers: StagingBuffers
     cache: CacheBuffers
+
+    kinds: dict[str, EqualLayers | None] = attrs.field(factory=dict)
+    """The kinds of layers of each step and width that was recorded, by the name of its programs."""
 
     @classmethod
     def of(
@@ -52,15 +56,19 @@ class Recording:
         """Warm up and record one program, on padding."""
         decoder, buffers = self.decoder, self.buffers
         inputs, outputs = input_specs(decoder, shape), output_specs(decoder, shape)
-        graph = lower_for_cuda(shape.step, shape.width, shape.span, decoder.cache, outputs)
-        place_graph(buffers.device, graph)
-        program = self.compile_graph(graph, shape.name)
-        slots = decoder.cache.addresses(shape.span).to(buffers.device)
-        arguments = (
-            *tensors_in(buffers.outputs.device, outputs),
-            *tensors_in(buffers.inputs.device, inputs),
-            slots,
-            *self.cache.tensors,
+        step, width, span = shape.step, shape.width, shape.span
+        assert isinstance(step, Step)
+        kind = program_name(step, width)
+        if kind not in self.kinds:
+            self.kinds[kind] = kinds_of_layers(step, width, span, decoder.cache)
+        slots = decoder.cache.addresses(span).to(buffers.device)
+        run = StepRun.of(
+            lower_for_cuda(step, width, span, decoder.cache, self.kinds[kind]),
+            self.kinds[kind],
+            {**input_values([*tensors_in(buffers.inputs.device, inputs), slots]), **state_values(self.cache)},
+            tensors_in(buffers.outputs.device, outputs),
+            buffers.device,
+            lambda graph, part: self.compile_graph(graph, f"{shape.name}, {part}"),
         )
         for host_input, tensor in zip(
             tensors_in(buffers.inputs.host, inputs), _padding(decoder, shape), strict=True
@@ -68,8 +76,8 @@ class Recording:
             host_input.copy_(tensor)
         buffers.inputs.up(size_of(inputs))
         with without_known_warnings():
-            replay = self.recorder.record(partial(program, *arguments))
-        return _KeepingAlive(replay, (program, arguments))
+            replay = self.recorder.record(run)
+        return _KeepingAlive(replay, run)
 
     def programs(self, replays: Mapping[str, Replay]) -> dict[str, CudaProgram]:
         """One program for each step and width, over all of its spans."""
@@ -93,7 +101,7 @@ class _KeepingAlive:
     """A recorded program, and the kernels, constants and memory that must outlive it."""
 
     replay: Replay
-    kept: object
+    run: StepRun
 
     def __call__(self) -> None:
         self.replay()

@@ -1,45 +1,43 @@
-"""Lowering of a step to the graph that is compiled for a GPU and recorded."""
+"""Lowering of a step to the graphs that are compiled for a GPU and recorded."""
 
-from collections.abc import Sequence
+from typing import Any
 
 import torch
-from torch import Tensor, nn
-from torch.fx import GraphModule
+from torch.fx import GraphModule, Node
 
 from ...kv_cache.buffers import CacheBuffers
-from ...lowering.complex_pairs import pair_complex_numbers
 from ...lowering.export import drop_checks, without_known_warnings
 from ...lowering.step_graphs import static_experts
-from ...models.fused_projections import merge_equal_products, trace_fused
 from ...quantization.quantized_matmul import cuda_matmul
-from ...step import CacheProgram
+from ...step import Step
 from ..cpu.graph_rewrites import group_queries
-from .cuda_staging import TensorSpec
+from ..layered.equal_layers import EqualLayers, equal_layers
+from ..layered.layer_graphs import NotLayered
+from ..layered.layered_step import LayeredStep, layered_step
+
+_aten: Any = torch.ops.aten
 
 
-class StepIntoBuffers(nn.Module):
-    """A step that writes its results to output buffers, which precede its inputs."""
+def kinds_of_layers(step: Step, width: int, span: int, cache: CacheBuffers) -> EqualLayers | None:
+    """
+    The kinds of layers of *step*, from one forward on the host over padding.
 
-    def __init__(self, step: CacheProgram, num_outputs: int):
-        """Wrap *step*, which returns *num_outputs* tensors."""
-        super().__init__()
-        self.step = step
-        self._num_outputs = num_outputs
+    Args:
+        step: The step; not changed.
 
-    def forward(self, *tensors: Tensor) -> None:
-        """Run the step; *tensors* are the output buffers, then the step's inputs."""
-        buffers, inputs = tensors[: self._num_outputs], tensors[self._num_outputs :]
-        results = self.step(*inputs)
-        # Within the graph, so that a fusing compiler needs no separate pass over the logits.
-        for buffer, result in zip(
-            buffers, results if isinstance(results, tuple) else (results,), strict=True
-        ):
-            buffer.copy_(result)
+        width: Columns.
+
+        span: Number of leading positions attended to; the kinds are those of every span.
+
+        cache: Cache on the host; padding is written to it.
+    """
+    with torch.no_grad(), without_known_warnings(), static_experts(step):
+        return equal_layers(step, step.padding(width, cache, span), len(cache.states))
 
 
 def lower_for_cuda(
-    step: CacheProgram, width: int, span: int, cache: CacheBuffers, outputs: Sequence[TensorSpec]
-) -> GraphModule:
+    step: Step, width: int, span: int, cache: CacheBuffers, equal: EqualLayers | None
+) -> LayeredStep:
     """
     Lower one program to ATen operations, with attention as one operation for a GPU's kernel.
 
@@ -55,29 +53,40 @@ def lower_for_cuda(
 
         cache: Cache on the host; defines batch size and shapes, and is not read.
 
-        outputs: Shapes and dtypes of the step's results.
+        equal: The kinds of its layers at this width: each is lowered once. None: all is one graph.
 
     Returns:
-        A module that takes buffers for *outputs*, then the step's inputs, and returns nothing. It shares
-        the step's parameters, and is on the host.
+        Graphs on the host that hold no tensors.
     """
-    buffers = [torch.empty(spec.shape, dtype=spec.dtype) for spec in outputs]
-    inputs = (*buffers, *step.padding(width, cache, span))
-    with (
-        torch.no_grad(),
-        without_known_warnings(),
-        static_experts(step),
-        cuda_matmul(step),
-        trace_fused(step),
-    ):
-        exported = torch.export.export(StepIntoBuffers(step, len(buffers)), inputs, strict=False)
-        merge_equal_products(exported.graph_module, exported.graph_signature.user_inputs)
-        group_queries(exported.graph_module)
-        exported.graph_module.graph.eliminate_dead_code()
-        exported.graph_module.recompile()
-        lowered = exported.module()
-    assert isinstance(lowered, GraphModule)
-    drop_checks(lowered)
-    pair_complex_numbers(lowered)
-    lowered.recompile()
-    return lowered
+    inputs = step.padding(width, cache, span)
+    with torch.no_grad(), without_known_warnings(), static_experts(step), cuda_matmul(step):
+        try:
+            layered = layered_step(step, inputs, cache, equal)
+        except NotLayered:
+            layered = layered_step(step, inputs, cache, None)
+    for module in layered.graphs.modules:
+        group_queries(module)
+        module.graph.eliminate_dead_code()
+        drop_checks(module)
+        module.recompile()
+    return layered
+
+
+def write_into_buffers(module: GraphModule) -> None:
+    """
+    Let *module* write its results to buffers, its new first inputs, and return nothing.
+
+    Within the graph, so that a fusing compiler needs no separate pass over the logits.
+    """
+    graph = module.graph
+    (output,) = graph.find_nodes(op="output")
+    results: tuple[Node, ...] = output.args[0] if isinstance(output.args[0], tuple) else (output.args[0],)
+    first = next(iter(graph.nodes))
+    for number, result in enumerate(results):
+        with graph.inserting_before(first):
+            buffer = graph.placeholder(f"buffer_{number}")
+            buffer.meta["val"] = result.meta["val"]
+        with graph.inserting_before(output):
+            graph.call_function(_aten.copy_.default, (buffer, result))
+    output.args = ((),)
+    module.recompile()

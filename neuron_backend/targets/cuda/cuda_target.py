@@ -39,6 +39,9 @@ _AS_INDUCTOR_SHOULD = {
     "coordinate_descent_tuning": True,
     # The target records the whole step itself.
     "triton.cudagraphs": False,
+    # Indices are checked before a forward. In torch 2.11 the check within a kernel also fails for the lanes
+    # beyond its rows (five columns of two rows, sampled), and no kernel of the process runs afterwards.
+    "assert_indirect_indexing": False,
 }
 
 

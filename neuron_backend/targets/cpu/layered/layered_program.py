@@ -14,11 +14,11 @@ from torch import Tensor
 
 from ....artifacts.packages import Package
 from ....kv_cache.buffers import CacheBuffers
+from ...layered.step_tensors import INPUT, state_values
 from ..aoti import check_program, named_tensors
 from ..kernel_description import describe_kernels, is_bit_exact
 from .memory_plan import ALIGNMENT, aligned
 from .program_file import CODE, ENTRY, LAYOUT, METADATA, Layout
-from .step_tensors import INPUT, state_values
 
 # Of logits and of sampled tokens.
 _DTYPES = {"float32": torch.float32, "int64": torch.int64}

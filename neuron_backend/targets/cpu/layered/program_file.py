@@ -22,7 +22,7 @@ class Layout:
     """What a program's pointers point to, and its memory."""
 
     inputs: tuple[str, ...]
-    """Names of the first tensors, as :class:`~.step_tensors.StepTensors` has them."""
+    """Names of the first tensors, as :class:`~...layered.step_tensors.StepTensors` has them."""
 
     outputs: tuple[tuple[str, tuple[int, ...]], ...]
     """Dtype and shape of each tensor that follows."""

@@ -4,28 +4,26 @@ from collections.abc import Sequence
 
 import torch
 from torch import Tensor
-from torch.export import ExportedProgram
 
 from ....artifacts.fingerprint import tensors_digest
 from ....kv_cache.buffers import CacheBuffers
-from ....lowering.complex_pairs import pair_complex_numbers
 from ....lowering.export import without_known_warnings
-from ....models.early_exit import only_first_layers
-from ....models.fused_projections import merge_equal_products, trace_fused
 from ....step import Step, TreeStep
+from ...layered.equal_layers import EqualLayers, equal_layers
+from ...layered.layer_graphs import LayeredGraph
+from ...layered.layer_record import Metadata
+from ...layered.layered_step import layered_step
+from ...layered.step_tensors import StepTensors
 from ..aoti import CONSTANTS, FINGERPRINT, INDUCTOR_OPTIONS, open_span
 from ..graph_rewrites import rewrite_graph
 from ..kernel_description import BIT_EXACT
 from ..kernel_library import Kernels
+from ..kernel_operations import SHAPES
 from ..traced_kernels import traced_kernels
 from ..unproved_products import unproved_products
-from .equal_layers import EqualLayers, equal_layers
-from .layer_graphs import LayeredGraph, cut
-from .layer_record import Metadata
 from .lowered_program import LoweredProgram
 from .program_source import LayerCalls, ProgramCalls
 from .recorded_calls import LoweredGraph, Recording, lower
-from .step_tensors import StepTensors
 
 
 def lower_program(
@@ -41,16 +39,10 @@ def lower_program(
     """
     inputs = step.padding(width, cache, spans[0])
     with torch.no_grad(), without_known_warnings(), traced_kernels(step, kernels):
-        equal = equal_layers(step, inputs, len(cache.states))
-        tensors = StepTensors.of(step, inputs, cache, equal)
-        with trace_fused(step):
-            exported = _exported(step, inputs, cache, spans, equal)
-        constants = {name: each for name, each in exported.constants.items() if name not in tensors.values}
-        # Before the cut: parts would pass complex numbers to each other.
-        pair_complex_numbers(exported.graph_module)
-        graphs = cut(exported, tensors.placeholders(exported), equal, tensors.roles)
+        equal = equal_layers(step, inputs, len(cache.states), SHAPES)
+        layered = layered_step(step, inputs, cache, equal, open_span(step, inputs, cache, spans))
+        graphs, tensors, constants = layered.graphs, layered.tensors, layered.constants
         for module in graphs.modules:
-            merge_equal_products(module, exported.graph_signature.user_inputs)
             rewrite_graph(module, kernels)
         addresses = [cache.addresses(span) for span in spans]
         calls, own = _recorded(graphs, tensors, constants, addresses, equal)
@@ -69,22 +61,6 @@ def lower_program(
 
 
 _LAYERS = torch.ops.decodekit.layers.default
-
-
-def _exported(
-    step: Step,
-    inputs: tuple[Tensor, ...],
-    cache: CacheBuffers,
-    spans: Sequence[int],
-    equal: EqualLayers | None,
-) -> ExportedProgram:
-    shapes = open_span(step, inputs, cache, spans)
-    layers = len(cache.keys)
-    needed = layers if equal is None else equal.needed
-    if needed == layers:
-        return torch.export.export(step, inputs, strict=False, dynamic_shapes=shapes)
-    with only_first_layers(step.model, needed, layers):
-        return torch.export.export(step, inputs, strict=False, dynamic_shapes=shapes)
 
 
 def _recorded(

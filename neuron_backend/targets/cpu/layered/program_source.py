@@ -7,7 +7,7 @@ from typing import Any
 
 import attrs
 
-from .layer_graphs import Source
+from ...layered.layer_graphs import Source
 from .memory_plan import ALIGNMENT, Lifetime, MemoryPlan, aligned, plan
 from .program_file import ENTRY
 from .recorded_calls import Call, Loop, Place, Recording

@@ -16,8 +16,8 @@ from torch import Tensor
 from torch.fx import GraphModule
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from ...layered.layer_graphs import NotLayered, layers
 from ..kernel_calls import Argument, KernelCalls
-from .layer_graphs import NotLayered, layers
 
 _aten: Any = torch.ops.aten
 

@@ -24,6 +24,7 @@ from decodekit.neuron_backend.targets.cpu.kernel_description import (
     saved_kernels,
 )
 from decodekit.neuron_backend.targets.cpu.program_loading import load_program
+from decodekit.neuron_backend.targets.layered.step_tensors import tensors_of
 
 assert kernel_operations is not None
 
@@ -111,7 +112,7 @@ class TestCompiled:
         package = rewritten(compiled_llama.packages["width_1.zip"], **{BIT_EXACT: recorded})
         program = load_program(
             package,
-            aoti.tensors_of(compiled_llama.step),
+            tensors_of(compiled_llama.step),
             compiled_llama.cache,
             metadata_of(package)["decodekit_fingerprint"],
         )

@@ -18,14 +18,24 @@ from transformers import PreTrainedModel
 
 from decodekit.decoding import Greedy, Sample
 from decodekit.neuron_backend import StaticDecoder
+from decodekit.neuron_backend.kv_cache.buffers import CacheBuffers
 from decodekit.neuron_backend.lowering.step_graphs import ProgramShape, program_shapes
 from decodekit.neuron_backend.models.early_exit import first_layers
 from decodekit.neuron_backend.models.fused_projections import fuse_projections
+from decodekit.neuron_backend.step import Step
 from decodekit.neuron_backend.targets import device_tensors as placement
 from decodekit.neuron_backend.targets.cuda.cuda_recording import input_specs, output_specs
+from decodekit.neuron_backend.targets.cuda.cuda_run import StepRun
 from decodekit.neuron_backend.targets.cuda.cuda_staging import TensorSpec
-from decodekit.neuron_backend.targets.cuda.cuda_step import lower_for_cuda
-from decodekit.neuron_backend.targets.device_tensors import place_graph
+from decodekit.neuron_backend.targets.cuda.cuda_step import (
+    kinds_of_layers,
+    lower_for_cuda,
+    write_into_buffers,
+)
+from decodekit.neuron_backend.targets.layered.equal_layers import EqualLayers
+from decodekit.neuron_backend.targets.layered.graph_parts import around_layers
+from decodekit.neuron_backend.targets.layered.layered_step import LayeredStep
+from decodekit.neuron_backend.targets.layered.step_tensors import input_values, state_values
 from decodekit.processors import MinP, RepetitionPenalty, Temperature, TopK, TopP
 
 Models = Callable[..., PreTrainedModel]
@@ -55,8 +65,11 @@ aten: Any = torch.ops.aten
 class Program:
     """One of a decoder's programs, and its inputs."""
 
-    graph: GraphModule
-    places: list[TensorSpec]
+    layered: LayeredStep
+    equal: EqualLayers | None
+    inputs: list[TensorSpec]
+    cache: CacheBuffers
+    results: list[TensorSpec]
 
     @classmethod
     def all_of(cls, decoder: StaticDecoder) -> "list[Program]":
@@ -65,18 +78,25 @@ class Program:
 
     @classmethod
     def of(cls, decoder: StaticDecoder, shape: ProgramShape) -> "Program":
-        """A decoder with one program."""
-        made = output_specs(decoder, shape)
-        there = [decoder.cache.addresses(shape.span), *decoder.cache.tensors]
+        """One program of *decoder*."""
+        assert isinstance(shape.step, Step)
+        step, width, span, cache = shape.step, shape.width, shape.span, decoder.cache
+        equal = kinds_of_layers(step, width, span, cache)
         return cls(
-            lower_for_cuda(shape.step, shape.width, shape.span, decoder.cache, made),
-            [*made, *input_specs(decoder, shape), *map(TensorSpec.of, there)],
+            lower_for_cuda(step, width, span, cache, equal),
+            equal,
+            [*input_specs(decoder, shape), TensorSpec.of(cache.addresses(span))],
+            cache,
+            output_specs(decoder, shape),
         )
 
-    def run(self) -> None:
-        """Run it on tensors of the GPU only."""
-        with torch.no_grad():
-            self.graph(*(torch.empty(place.shape, dtype=place.dtype, device=GPU) for place in self.places))
+    def on_gpu(self) -> StepRun:
+        """It over tensors of the GPU, uncompiled."""
+        inputs = [torch.empty(spec.shape, dtype=spec.dtype, device=GPU) for spec in self.inputs]
+        results = [torch.empty(spec.shape, dtype=spec.dtype, device=GPU) for spec in self.results]
+        cache = self.cache.map(lambda buffer: torch.empty_like(buffer, device=GPU))
+        placed = {**input_values(inputs), **state_values(cache)}
+        return StepRun.of(self.layered, self.equal, placed, results, GPU, lambda graph, part: graph)
 
 
 @contextmanager
@@ -91,10 +111,9 @@ def a_gpu() -> Iterator[None]:
 
 def run_on_gpu(programs: list[Program]) -> None:
     """Move each program to the GPU and run it."""
-    with a_gpu():
+    with a_gpu(), torch.no_grad():
         for program in programs:
-            place_graph(GPU, program.graph)
-            program.run()
+            program.on_gpu()()
 
 
 @pytest.mark.mostly_slow(every=5)
@@ -132,47 +151,61 @@ def test_a_tensor_of_the_host_would_be_found(tiny_model: Models) -> None:
     """As the tests above assume."""
     decoder = StaticDecoder(tiny_model("llama"), **SHAPE)
     program = Program.of(decoder, program_shapes(decoder)[0])
-    with a_gpu():
-        place_graph(GPU, program.graph)
-        for node in program.graph.graph.find_nodes(op="call_function", target=aten.arange.default):
+    with a_gpu(), torch.no_grad():
+        run = program.on_gpu()
+        for node in run.before.graph.find_nodes(op="call_function", target=aten.arange.default):
             node.kwargs = {**node.kwargs, "device": torch.device("cpu")}
-        program.graph.recompile()
+        run.before.recompile()
         with pytest.raises(RuntimeError, match="same device"):
-            program.run()
+            run()
 
 
 @pytest.fixture(scope="module")
-def graph(tiny_model: Models) -> GraphModule:
-    """The graph of one column, with fused projections."""
+def layered(tiny_model: Models) -> LayeredStep:
+    """The graphs of one column, with fused projections."""
     decoder = StaticDecoder(tiny_model("llama"), **SHAPE)
     decoder.step.fused = fuse_projections(decoder.step.model)
-    return Program.of(decoder, program_shapes(decoder)[0]).graph
+    return Program.of(decoder, program_shapes(decoder)[0]).layered
 
 
-class TestGraph:
-    """Structure of the lowered graph."""
+class TestGraphs:
+    """Structure of the lowered graphs."""
 
     def count(self, graph: GraphModule, target: Any) -> int:
         """Number of calls of an operation."""
         return len(graph.graph.find_nodes(op="call_function", target=target))
 
-    def test_leaves_attention_whole(self, graph: GraphModule) -> None:
-        """One call per layer, for a GPU kernel; keys are not repeated for the heads that share them."""
-        calls = graph.graph.find_nodes(op="call_function", target=aten.scaled_dot_product_attention.default)
+    def test_are_one_for_equal_layers(self, layered: LayeredStep) -> None:
+        """The model has two."""
+        assert [0] == list(layered.graphs.layers)
 
-        assert [2, 2] == [call.args[1].meta["val"].shape[1] for call in calls]
-        expanded = graph.graph.find_nodes(op="call_function", target=aten.expand.default)
+    def test_leave_attention_whole(self, layered: LayeredStep) -> None:
+        """One call, for a GPU kernel; keys are not repeated for the heads that share them."""
+        graph = layered.graphs.layers[0].module.graph
+        (call,) = graph.find_nodes(op="call_function", target=aten.scaled_dot_product_attention.default)
+
+        assert 2 == call.args[1].meta["val"].shape[1]
+        expanded = graph.find_nodes(op="call_function", target=aten.expand.default)
         assert [] == [node for node in expanded if node.args[0].meta["val"].dim() == 5]
 
-    def test_multiplies_fused_projections_once(self, graph: GraphModule) -> None:
-        """In two layers: queries, keys and values; output; gate and up; down. And the head."""
-        assert 4 * 2 + 1 == self.count(graph, aten.linear.default)
+    def test_multiply_fused_projections_once(self, layered: LayeredStep) -> None:
+        """Queries, keys and values; output; gate and up; down. And the head."""
+        main, layer = layered.graphs.modules
 
-    def test_writes_the_cache_in_place(self, graph: GraphModule) -> None:
-        """Keys and values of two layers, marks, and the logits into their buffer; it returns nothing."""
-        assert (5, 1) == (
-            self.count(graph, aten.index_put_.default),
-            self.count(graph, aten.copy_.default),
-        )
-        (output,) = graph.graph.find_nodes(op="output")
+        assert [1, 4] == [self.count(graph, aten.linear.default) for graph in (main, layer)]
+
+    def test_write_the_cache_in_place(self, layered: LayeredStep) -> None:
+        """Marks; a layer's keys and values."""
+        assert [1, 2] == [self.count(graph, aten.index_put_.default) for graph in layered.graphs.modules]
+
+    def test_write_results_into_buffers(self, layered: LayeredStep) -> None:
+        """Which come first; nothing is returned."""
+        after = around_layers(layered.graphs).after.module
+        inputs = len(after.graph.find_nodes(op="placeholder"))
+        write_into_buffers(after)
+
+        assert 1 == self.count(after, aten.copy_.default)
+        assert inputs + 1 == len(after.graph.find_nodes(op="placeholder"))
+        assert "buffer_0" == next(iter(after.graph.nodes)).name
+        (output,) = after.graph.find_nodes(op="output")
         assert not list(output.all_input_nodes)

@@ -5,6 +5,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+import attrs
 import pytest
 import torch
 from torch.fx import GraphModule
@@ -111,10 +112,9 @@ class TestRecording:
         program = decoder.programs[1]
         assert isinstance(program, CudaProgram)
         step(decoder)
-        arguments = program.replays[17].kept[1]
-        replay = program.replays[17].replay
-        moved = [tensor.clone() for tensor in arguments]
-        replay._run = lambda: replay_of(program)(*moved)
+        replay = program.replays[17]
+        moved = {name: tensor.clone() for name, tensor in replay.run.tensors.items()}
+        replay.replay._run = attrs.evolve(replay.run, tensors=moved)
 
         with pytest.raises(AssertionError, match="a replay must find what it read where it was recorded"):
             step(decoder)
@@ -150,16 +150,12 @@ class TestRecording:
             decoder.programs[1](torch.tensor([[1]]), torch.tensor([0]), decoder.cache.addresses(16))
 
 
-def replay_of(program: CudaProgram) -> Any:
-    """The recorded callable of a program."""
-    return next(iter(program.replays.values())).kept[0]
-
-
 class TestCompiler:
     """Programs are compiled by torch.compile before they are recorded."""
 
-    def test_gets_each_program_once(self, small: PreTrainedModel) -> None:
-        """As one graph of fixed shapes, and a forward compiles nothing."""
+    @pytest.mark.parametrize("layers", [1, 2])
+    def test_gets_each_part_once(self, layers: int, tiny_model: Models) -> None:
+        """What precedes equal layers, one of them, and the rest, of fixed shapes; no forward compiles."""
         graphs: list[GraphModule] = []
 
         def backend(graph: GraphModule, inputs: Sequence[Any]) -> Callable[..., Any]:
@@ -167,11 +163,14 @@ class TestCompiler:
             return graph.forward
 
         decoder = compile_decoder(
-            small, target=stand_in(CudaStandIn(compiled=True), backend=backend), max_length=16, widths=(1, 5)
+            first_layers(tiny_model("llama"), layers),
+            target=stand_in(CudaStandIn(compiled=True), backend=backend),
+            max_length=16,
+            widths=(1, 5),
         )
         step(decoder)
 
-        assert 2 == len(graphs)
+        assert 2 * 3 == len(graphs)
         for graph in graphs:
             for node in graph.graph.find_nodes(op="placeholder"):
                 assert all(type(size) is int for size in node.meta["example_value"].shape)
@@ -182,10 +181,9 @@ class TestCompiler:
         def backend(graph: GraphModule, inputs: Sequence[Any]) -> Callable[..., Any]:
             def run(*tensors: Any) -> Any:
                 out = graph.forward(*tensors)
-                logits = next(
-                    tensor for tensor in tensors if tensor.shape[-1:] == (61,) and tensor.dim() == 3
-                )
-                logits.add_(torch.arange(61.0))
+                for tensor in tensors:
+                    if tensor.shape[-1:] == (61,) and tensor.dim() == 3:
+                        tensor.add_(torch.arange(61.0))
                 return out
 
             return run

@@ -18,6 +18,7 @@ from decodekit.neuron_backend.targets.cpu.kernel_selection import library
 from decodekit.neuron_backend.targets.cpu.layered import program_lowering
 from decodekit.neuron_backend.targets.cpu.layered.layered_program import LayeredProgram
 from decodekit.neuron_backend.targets.cpu.program_loading import load_program
+from decodekit.neuron_backend.targets.layered.step_tensors import tensors_of
 
 pytestmark = pytest.mark.skipif(not aoti.has_compiler(), reason="needs a C++ compiler")
 
@@ -53,7 +54,7 @@ def both(model, width, max_length=128):
         layered = lowered.built(kernels, program_objects.pool_objects())
         whole = aoti.compile_package(second.step, second.cache, width, second.spans, "same", kernels)
     for decoder, package in ((first, layered), (second, whole)):
-        tensors = aoti.tensors_of(decoder.step)
+        tensors = tensors_of(decoder.step)
         decoder.programs = {width: load_program(package, tensors, decoder.cache, "same")}
     return first, second, lowered
 

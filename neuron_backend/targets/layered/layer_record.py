@@ -1,6 +1,6 @@
 """Record of the operations in each layer of a step, and of where the tensors that they read come from."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from typing import Any, TypeAlias
 
@@ -11,8 +11,10 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves, tree_map_only
 from torch.utils.weak import WeakTensorKeyDictionary
 
-from ....step import Step
-from ..kernel_operations import SHAPES
+from ...step import Step
+
+Shapes: TypeAlias = Mapping[Any, Callable[..., Any]]
+"""For operations that are recorded without being run: a function that makes their results, uninitialised."""
 
 Metadata: TypeAlias = tuple[torch.dtype, tuple[int, ...]]
 """Dtype and shape."""
@@ -45,7 +47,12 @@ class Segment:
 
 
 def record(
-    step: Step, name: str, layers: nn.ModuleList, inputs: Sequence[Tensor], cache: Sequence[Tensor]
+    step: Step,
+    name: str,
+    layers: nn.ModuleList,
+    inputs: Sequence[Tensor],
+    cache: Sequence[Tensor],
+    shapes: Shapes,
 ) -> list[Segment]:
     """
     Run *step* over *inputs* and record its operations.
@@ -60,8 +67,10 @@ def record(
         inputs: Its inputs.
 
         cache: Those of them that are keys and values: keys of all layers, then values.
+
+        shapes: Operations that are not run.
     """
-    recorder = _Recorder(step, name, cache)
+    recorder = _Recorder(step, name, cache, shapes)
     with torch.no_grad(), ExitStack() as hooks:
         for number, layer in enumerate(layers):
             hooks.enter_context(_during(layer, recorder, number))
@@ -85,8 +94,9 @@ def _during(layer: nn.Module, recorder: "_Recorder", number: int) -> Iterator[No
 class _Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Records operations; tensors by where they come from."""
 
-    def __init__(self, step: Step, name: str, cache: Sequence[Tensor]):
+    def __init__(self, step: Step, name: str, cache: Sequence[Tensor], shapes: Shapes):
         super().__init__()  # type: ignore[no-untyped-call]
+        self._shapes = shapes
         self.segments = [Segment(None)]
         self._origins = WeakTensorKeyDictionary()
         self._numbers: dict[Origin, int] = {}
@@ -110,7 +120,12 @@ class _Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         kwargs = kwargs or {}
         segment = self.segments[-1]
         seen = tree_map_only(Tensor, self._seen, (args, kwargs))
-        out = _shaped(function, args) if function.namespace == "decodekit" else function(*args, **kwargs)
+        shaped = self._shapes.get(function)
+        if shaped is None:
+            out = function(*args, **kwargs)
+        else:
+            # Which operation it is matters, not what it computes.
+            out = tree_map_only(Tensor, Tensor.zero_, shaped(*args))
         results = [leaf for leaf in tree_leaves(out) if isinstance(leaf, Tensor)]
         for result in results:
             # An operation in place gives a tensor that is known.
@@ -131,11 +146,6 @@ class _Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
             self._numbers[origin] = len(self._numbers)
             self.segments[-1].sources.append((origin, metadata(tensor)))
         return ("outside", self._numbers[origin], metadata(tensor), tensor.stride())
-
-
-def _shaped(function: Any, args: Sequence[Any]) -> Any:
-    """Results of an own kernel's shapes: which kernel it is matters, not what it computes."""
-    return tree_map_only(Tensor, Tensor.zero_, SHAPES[function](*args))
 
 
 def metadata(tensor: Tensor) -> Metadata:

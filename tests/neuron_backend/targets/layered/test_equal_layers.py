@@ -6,7 +6,7 @@ from torch import nn
 from transformers import AutoModelForCausalLM, Gemma3TextConfig, GPT2Config
 
 from decodekit.neuron_backend.static_decoder import StaticDecoder
-from decodekit.neuron_backend.targets.cpu.layered.equal_layers import equal_layers
+from decodekit.neuron_backend.targets.layered.equal_layers import equal_layers
 
 
 class Shifted(nn.Module):

@@ -14,7 +14,7 @@ from torch import Tensor
 from torch.export import ExportedProgram
 from torch.fx import Graph, GraphModule, Node
 
-from ....lowering.complex_pairs import is_no_conversion
+from ...lowering.complex_pairs import is_no_conversion
 from .equal_layers import EqualLayers
 from .layer_record import Metadata, metadata
 
@@ -152,13 +152,13 @@ class _Cut:
         for node in read:
             for outer in self._outer_inputs(node, layer):
                 if outer not in copies:
-                    copies[outer] = _placeholder(graph, outer)
+                    copies[outer] = placeholder_like(outer, graph)
                     sources.append(self._source(outer, layer))
         for node in read:
             if _is_size(node) and self._layer[node] is None:
                 self._copy_size(graph, node, copies)
         for node in inside:
-            _copied(graph, node, copies)
+            copy_into(graph, node, copies)
         carried = [self._passed(metadata, layer) for metadata in self._equal.carried]
         graph.output(tuple(copies[node] for node in carried))
         return LayerGraph(GraphModule(torch.nn.Module(), graph), tuple(sources))
@@ -177,7 +177,7 @@ class _Cut:
             return
         for source in node.all_input_nodes:
             self._copy_size(graph, source, copies)
-        _copied(graph, node, copies)
+        copy_into(graph, node, copies)
 
     def _source(self, node: Node, layer: int) -> Source:
         if node.op == "placeholder":
@@ -217,7 +217,7 @@ class _Cut:
         read = {source for node in outside for source in node.all_input_nodes}
         for node in outside:
             if node.op == "placeholder" and (node in read or node in self._shared):
-                copies[node] = _placeholder(graph, node)
+                copies[node] = placeholder_like(node, graph)
                 inputs.append(self._names[node.name])
         begun = False
         for node in self._nodes:
@@ -230,7 +230,7 @@ class _Cut:
                 if node.op == "output":
                     graph.output(torch.fx.node.map_arg(node.args[0], copies.__getitem__))
                 else:
-                    _copied(graph, node, copies)
+                    copy_into(graph, node, copies)
         assert begun
         return GraphModule(torch.nn.Module(), graph), tuple(inputs)
 
@@ -280,11 +280,13 @@ def _metadata(node: Node) -> Metadata | None:
     return metadata(value)
 
 
-def _placeholder(graph: Graph, node: Node) -> Node:
+def placeholder_like(node: Node, graph: Graph) -> Node:
+    """A placeholder in *graph* for the value of *node*."""
     made: Node = graph.placeholder(node.name)
     made.meta["val"] = node.meta["val"]
     return made
 
 
-def _copied(graph: Graph, node: Node, copies: dict[Node, Node]) -> None:
+def copy_into(graph: Graph, node: Node, copies: dict[Node, Node]) -> None:
+    """Copy *node* to the end of *graph*, over the *copies* of what it reads, and add it to them."""
     copies[node] = graph.node_copy(node, copies.__getitem__)

@@ -7,13 +7,14 @@ has passed on. So one compiled function serves all layers of a kind.
 """
 
 from collections.abc import Sequence
+from types import MappingProxyType
 
 import attrs
 from torch import Tensor, nn
 
-from ....models.early_exit import layers_of
-from ....step import Step
-from .layer_record import Metadata, Origin, Segment, record
+from ...models.early_exit import layers_of
+from ...step import Step
+from .layer_record import Metadata, Origin, Segment, Shapes, record
 
 
 @attrs.frozen
@@ -35,7 +36,9 @@ class EqualLayers:
         return max(self.kinds) + 1
 
 
-def equal_layers(step: Step, inputs: Sequence[Tensor], states: int) -> EqualLayers | None:
+def equal_layers(
+    step: Step, inputs: Sequence[Tensor], states: int, shapes: Shapes = MappingProxyType({})
+) -> EqualLayers | None:
     """
     The kinds of layers of *step*, from one forward over *inputs*.
 
@@ -47,6 +50,8 @@ def equal_layers(step: Step, inputs: Sequence[Tensor], states: int) -> EqualLaye
         states: Number of the cache's tensors that belong to layers: all keys, then all values. One more
             follows.
 
+        shapes: Operations that are not run.
+
     Returns:
         None if its layers are not one list of modules, or do not pass on the same tensors: some read what
         others before the last have computed.
@@ -55,7 +60,7 @@ def equal_layers(step: Step, inputs: Sequence[Tensor], states: int) -> EqualLaye
     if layers is None:
         return None
     name = next(name for name, module in step.named_modules() if module is layers)
-    segments = record(step, name, layers, inputs, inputs[-states - 1 : -1])
+    segments = record(step, name, layers, inputs, inputs[-states - 1 : -1], shapes)
     numbers = [number for number, segment in enumerate(segments) if segment.layer is not None]
     if not _follow_each_other(segments, numbers, len(layers)):
         return None

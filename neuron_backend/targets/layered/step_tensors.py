@@ -7,10 +7,9 @@ import attrs
 from torch import Tensor
 from torch.export import ExportedProgram
 
-from ....kv_cache.buffers import CacheBuffers
-from ....models.fused_projections import FusedProjections
-from ....step import Step
-from ..aoti import tensors_of
+from ...kv_cache.buffers import CacheBuffers
+from ...models.fused_projections import FusedProjections
+from ...step import Step
 from .equal_layers import EqualLayers
 
 INPUT = "input."
@@ -39,7 +38,7 @@ class StepTensors:
         """The tensors of *step* with example *inputs*, of which the last are the *cache*."""
         given = inputs[: -len(cache.tensors)]
         weights = tensors_of(step)
-        values = {**weights, **_numbered(INPUT, given), **_numbered(STATE, cache.tensors)}
+        values = {**weights, **input_values(given), **state_values(cache)}
         roles = {} if equal is None else {**_states(cache), **_weights(step, weights, equal.name)}
         return cls(values, roles, f"{INPUT}{len(given) - 1}")
 
@@ -59,6 +58,18 @@ class StepTensors:
             **signature.inputs_to_lifted_tensor_constants,
             **{str(name): f"{INPUT}{n}" if n < given else f"{STATE}{n - given}" for n, name in users},
         }
+
+
+def tensors_of(step: Step) -> dict[str, Tensor]:
+    """Parameters and buffers by name; tied ones by each of their names."""
+    parameters = dict(step.named_parameters(remove_duplicate=False))
+    buffers = dict(step.named_buffers(remove_duplicate=False))
+    return {name: tensor.detach() for name, tensor in {**parameters, **buffers}.items()}
+
+
+def input_values(inputs: Sequence[Tensor]) -> dict[str, Tensor]:
+    """A step's inputs before the cache, by name."""
+    return _numbered(INPUT, inputs)
 
 
 def state_values(cache: CacheBuffers) -> dict[str, Tensor]:

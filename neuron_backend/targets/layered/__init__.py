@@ -1,0 +1,1 @@
+"""Steps cut into their layers, of which equal ones are compiled once."""
