@@ -14,9 +14,19 @@ CacheWrite = Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]
 
 
 def write_in_place(buffer: Tensor, rows: Tensor, slots: Tensor, states: Tensor) -> Tensor:
-    """Write into *buffer* itself, as eager PyTorch, Inductor and CUDA graphs do without a copy."""
+    """Write into *buffer* itself, as eager PyTorch and Inductor's C++ loops do without a copy."""
     buffer.transpose(1, 2).index_put_((rows, slots), states.transpose(1, 2))
     return buffer
+
+
+def write_by_heads(buffer: Tensor, rows: Tensor, slots: Tensor, states: Tensor) -> Tensor:
+    """
+    Write into *buffer* itself, indexed by all dimensions but head_dim.
+
+    For a GPU: there torch.compile copies the whole buffer, twice, where it is written through a view
+    (torch 2.11).
+    """
+    return buffer.index_put_(_by_heads(buffer, rows, slots), states)
 
 
 def write_by_scatter(buffer: Tensor, rows: Tensor, slots: Tensor, states: Tensor) -> Tensor:
@@ -32,6 +42,10 @@ def write_by_scatter(buffer: Tensor, rows: Tensor, slots: Tensor, states: Tensor
 
 def write_copy(buffer: Tensor, rows: Tensor, slots: Tensor, states: Tensor) -> Tensor:
     """Return a new buffer, for compilers that alias a graph's outputs with its inputs."""
-    # Indexed by all dimensions but head_dim: without a transpose, compilers can write in place.
+    # Without a transpose, compilers can write in place.
+    return buffer.index_put(_by_heads(buffer, rows, slots), states)
+
+
+def _by_heads(buffer: Tensor, rows: Tensor, slots: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     heads = torch.arange(buffer.shape[1], dtype=slots.dtype, device=slots.device)[:, None]
-    return buffer.index_put((rows[:, None], heads, slots[:, None]), states)
+    return rows[:, None], heads, slots[:, None]

@@ -10,7 +10,7 @@ import torch
 from torch.fx import GraphModule
 
 from ..kv_cache.buffers import CacheBuffers
-from ..kv_cache.writes import write_by_scatter
+from ..kv_cache.writes import CacheWrite, write_by_scatter
 from ..row_steps import RowStep
 from ..step import CacheProgram, DecoderStep, Step, program_name
 from .export import lower
@@ -100,13 +100,13 @@ def lower_step(step: CacheProgram, width: int, cache: CacheBuffers, span: int) -
     """
     inputs = step.padding(width, _of_shape(cache), span)
     with static_experts(step):
-        return lower(_writing_by_scatter(step) if isinstance(step, Step) else step, inputs)
+        return lower(writing_with(write_by_scatter, step) if isinstance(step, Step) else step, inputs)
 
 
-def _writing_by_scatter(step: Step) -> Step:
-    # A shallow copy shares the model.
+def writing_with(write: CacheWrite, step: Step) -> Step:
+    """*step* with another way to write into the cache; it shares the model."""
     step = copy.copy(step)
-    step.write = write_by_scatter
+    step.write = write
     return step
 
 

@@ -6,14 +6,16 @@ import torch
 from torch.fx import GraphModule, Node
 
 from ...kv_cache.buffers import CacheBuffers
+from ...kv_cache.writes import write_by_heads
 from ...lowering.export import drop_checks, without_known_warnings
-from ...lowering.step_graphs import static_experts
+from ...lowering.step_graphs import static_experts, writing_with
 from ...quantization.quantized_matmul import cuda_matmul
 from ...step import Step
 from ..cpu.graph_rewrites import group_queries
 from ..layered.equal_layers import EqualLayers, equal_layers
 from ..layered.layer_graphs import NotLayered
 from ..layered.layered_step import LayeredStep, layered_step
+from .cuda_top_k import split_top_k
 
 _aten: Any = torch.ops.aten
 
@@ -58,7 +60,7 @@ def lower_for_cuda(
     Returns:
         Graphs on the host that hold no tensors.
     """
-    inputs = step.padding(width, cache, span)
+    inputs, step = step.padding(width, cache, span), writing_with(write_by_heads, step)
     with torch.no_grad(), without_known_warnings(), static_experts(step), cuda_matmul(step):
         try:
             layered = layered_step(step, inputs, cache, equal)
@@ -66,6 +68,7 @@ def lower_for_cuda(
             layered = layered_step(step, inputs, cache, None)
     for module in layered.graphs.modules:
         group_queries(module)
+        split_top_k(module)
         module.graph.eliminate_dead_code()
         drop_checks(module)
         module.recompile()
