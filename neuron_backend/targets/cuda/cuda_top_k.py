@@ -40,6 +40,7 @@ def split_top_k(module: GraphModule) -> None:
 
 def _is_of_rows(node: Node) -> bool:
     """Whether it is the largest along the last dimension, in descending order, and only values are read."""
-    dim, *order = (*node.args[2:], *(-1, True, True)[len(node.args) - 2 :])
+    # Dimension, whether the largest, whether sorted.
+    options = (*node.args[2:], *(-1, True, True)[len(node.args) - 2 :])
     read = {user.args[1] for user in node.users if user.users}
-    return not node.kwargs and dim in (-1, 1) and order == [True, True] and read == {0}
+    return not node.kwargs and options in ((-1, True, True), (1, True, True)) and read == {0}

@@ -62,8 +62,8 @@ def around_layers(graph: LayeredGraph) -> GraphParts:
     made = [node for node in first if node in read]
     names |= {node: f"{_MADE}{node.name}" for node in made}
     before = _part(first, names, made)
-    names |= {user: passed_name(user.args[1]) for user in call.users}  # type: ignore[arg-type]  # a number
-    carried, shared = (tuple(names[node] for node in read) for read in call.args)  # type: ignore[union-attr]
+    names |= {user: passed_name(user.args[1]) for user in call.users}
+    carried, shared = (tuple(names[node] for node in read) for read in call.args)
     return GraphParts(before, carried, shared, _part(last, names, []))
 
 
