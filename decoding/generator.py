@@ -26,7 +26,7 @@ from .engine.parts import (
     texts_of,
 )
 from .history import History
-from .option_places import refuse_options
+from .option_places import refuse_options, with_named_places
 from .optional_protocols import AnyDecoder, Saves, is_bit_exact, reads_target_tokens, stages_of
 from .pretrained_loader import pretrained_loader
 from .prompts import as_rows, first_history
@@ -46,6 +46,7 @@ if TYPE_CHECKING:
     from .sampling_placement import Placement
 
 
+@with_named_places
 @attrs.frozen(eq=False, kw_only=True, repr=False)
 class Generator(Parts):
     """

@@ -1,6 +1,11 @@
 """Options of other toolkits' ``generate()``, and the parts that take their place here."""
 
+import functools
 from collections.abc import Iterable
+from inspect import signature
+from typing import Any, TypeVar
+
+AnyClass = TypeVar("AnyClass", bound=type)
 
 _PLACES = {
     "max_new_tokens": "stop=MaxNewTokens(...)",
@@ -34,18 +39,39 @@ def place_of(option: str) -> str:
     return "" if place is None else f"; a Generator takes {place}"
 
 
-def refuse_options(given: Iterable[str], known: str) -> None:
+def refuse_options(given: Iterable[str], known: str, of: str = "a call") -> None:
     """
-    Raise for options that a call does not take.
+    Raise for options that there are not.
 
     Args:
         given: Their names.
 
         known: The options that there are, for the message.
 
+        of: What takes them, for the message.
+
     Raises:
         TypeError: There are any.
     """
     option = next(iter(given), None)
     if option is not None:
-        raise TypeError(f"a call must have no other options than {known}: got '{option}'{place_of(option)}")
+        raise TypeError(f"{of} must have no other options than {known}: got '{option}'{place_of(option)}")
+
+
+def with_named_places(cls: AnyClass) -> AnyClass:
+    """
+    Class decorator: let the constructor name the parts that take the place of options that it does not have.
+
+    A constructor then raises ``TypeError`` as :func:`refuse_options` does.
+    """
+    construct: Any = cls.__init__  # type: ignore[misc]  # of the class itself
+    options = [name for name in signature(construct).parameters if name != "self"]
+
+    @functools.wraps(construct)
+    def __init__(self: Any, *args: Any, **given: Any) -> None:  # noqa: N807 (is one)
+        unknown = [name for name in given if name not in options]
+        refuse_options(unknown, ", ".join(options), of=f"a {cls.__name__}")
+        construct(self, *args, **given)
+
+    cls.__init__ = __init__  # type: ignore[misc]
+    return cls

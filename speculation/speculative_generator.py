@@ -5,6 +5,7 @@ from torch import nn
 
 from ..decoding.engine.compatibility import a_draft_length
 from ..decoding.generator import Generator
+from ..decoding.option_places import with_named_places
 from ..decoding.optional_protocols import AnyDecoder, compares_scores, runs_in_lockstep, tree_nodes
 from ..decoding.protocols import Decoder, Drafter, DraftLength
 from ..decoding.validation import as_whole
@@ -14,6 +15,7 @@ _LONGEST, _FIXED = 8, 4
 """Default draft lengths: the largest of an adaptive one, and a fixed one."""
 
 
+@with_named_places
 @attrs.frozen(eq=False, repr=False)
 class SpeculativeGenerator(Generator):
     """

@@ -2,6 +2,7 @@
 
 import asyncio
 import gc
+import inspect
 import time
 from typing import Any
 
@@ -491,6 +492,19 @@ class TestRefusals:
         """As a call does."""
         with pytest.raises(TypeError, match=r"statistics: got 'max_tokens'; a Generator takes stop=MaxNew"):
             stream(counting(), [[1]], max_tokens=3)
+
+    @pytest.mark.parametrize("kind", [Generator, SpeculativeGenerator])
+    def test_a_constructor_does_too(self, kind: Any) -> None:
+        """Before it looks at its parts; its signature is still that of its fields."""
+        named = (
+            rf"a {kind.__name__} must have no other options than decoder, .*: got 'top_k'; .*TopK\(\.\.\.\)"
+        )
+        with pytest.raises(TypeError, match=named):
+            kind(counting().decoder, top_k=50)
+        with pytest.raises(TypeError, match=r"got 'topk'$"):
+            kind(counting().decoder, topk=50)
+
+        assert "processors" in inspect.signature(kind).parameters
 
     def test_the_decoder_must_be_one(self) -> None:
         """A model is no decoder."""
