@@ -28,7 +28,9 @@ class EagerTarget:
         return clip_widths(DEFAULT_WIDTHS, max_length)
 
     def compile(self, decoder: "StaticDecoder") -> None:
-        """Do nothing."""
+        """Compare with the stock model in the weights' own dtype, where that was not done yet."""
+        if decoder.compared_in_float32:
+            decoder.compare("the eager step")
 
     def check(self, manifest: Manifest) -> None:
         """There are no programs to check."""
