@@ -30,7 +30,7 @@ _FILLS = {"empty", "full", "ones", "scalar_tensor", "zeros"}
 
 @contextlib.contextmanager
 def without_known_warnings() -> Iterator[None]:
-    """Ignore the deprecation warnings that torch's own export and compilation raise."""
+    """Ignore known warnings of torch's own export and compilation."""
     with warnings.catch_warnings():
         # torch 2.13 uses two of its own deprecated functions.
         warnings.filterwarnings("ignore", r"`torch\.jit\.script_method` is deprecated", DeprecationWarning)

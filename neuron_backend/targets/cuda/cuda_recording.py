@@ -1,5 +1,6 @@
 """Recording of a decoder's programs as CUDA graphs over shared memory."""
 
+import logging
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -13,15 +14,19 @@ from ...lowering.export import without_known_warnings
 from ...lowering.step_graphs import ProgramShape, program_shapes
 from ...step import Step, program_name
 from ..layered.equal_layers import EqualLayers
+from ..layered.layer_graphs import NotLayered
+from ..layered.layered_step import LayeredStep
 from ..layered.step_tensors import input_values, state_values
+from .cuda_parts import PlacedStep
 from .cuda_program import CudaProgram, StagingBuffers
-from .cuda_run import StepRun
 from .cuda_runtime import Recorder, Replay, Runtime
 from .cuda_staging import TensorSpec, size_of, tensors_in
 from .cuda_step import kinds_of_layers, lower_for_cuda
 
 if TYPE_CHECKING:
     from ...static_decoder import StaticDecoder
+
+_LOG = logging.getLogger(__name__)
 
 
 @attrs.frozen(eq=False)
@@ -34,8 +39,8 @@ class Recording:
     buffers: StagingBuffers
     cache: CacheBuffers
 
-    kinds: dict[str, EqualLayers | None] = attrs.field(factory=dict)
-    """The kinds of layers of each step and width that was recorded, by the name of its programs."""
+    _equal: dict[str, EqualLayers | None] = attrs.field(factory=dict, init=False)
+    """The kinds of layers of each step and width so far, by the name of its programs."""
 
     @classmethod
     def of(
@@ -56,15 +61,9 @@ class Recording:
         """Warm up and record one program, on padding."""
         decoder, buffers = self.decoder, self.buffers
         inputs, outputs = input_specs(decoder, shape), output_specs(decoder, shape)
-        step, width, span = shape.step, shape.width, shape.span
-        assert isinstance(step, Step)
-        kind = program_name(step, width)
-        if kind not in self.kinds:
-            self.kinds[kind] = kinds_of_layers(step, width, span, decoder.cache)
-        slots = decoder.cache.addresses(span).to(buffers.device)
-        run = StepRun.of(
-            lower_for_cuda(step, width, span, decoder.cache, self.kinds[kind]),
-            self.kinds[kind],
+        slots = decoder.cache.addresses(shape.span).to(buffers.device)
+        step = PlacedStep.of(
+            self._lowered(shape),
             {**input_values([*tensors_in(buffers.inputs.device, inputs), slots]), **state_values(self.cache)},
             tensors_in(buffers.outputs.device, outputs),
             buffers.device,
@@ -76,8 +75,21 @@ class Recording:
             host_input.copy_(tensor)
         buffers.inputs.up(size_of(inputs))
         with without_known_warnings():
-            replay = self.recorder.record(run)
-        return _KeepingAlive(replay, run)
+            replay = self.recorder.record(step)
+        return RecordedStep(replay, step)
+
+    def _lowered(self, shape: ProgramShape) -> LayeredStep:
+        step, width, span, cache = shape.step, shape.width, shape.span, self.decoder.cache
+        assert isinstance(step, Step)
+        name = program_name(step, width)
+        if name not in self._equal:
+            self._equal[name] = kinds_of_layers(step, width, span, cache)
+        try:
+            return lower_for_cuda(step, width, span, cache, self._equal[name])
+        except NotLayered as reason:
+            _LOG.info("%s is compiled as a whole: %s", name, reason)
+            self._equal[name] = None
+            return lower_for_cuda(step, width, span, cache, None)
 
     def programs(self, replays: Mapping[str, Replay]) -> dict[str, CudaProgram]:
         """One program for each step and width, over all of its spans."""
@@ -97,13 +109,14 @@ class Recording:
 
 
 @attrs.frozen(eq=False)
-class _KeepingAlive:
+class RecordedStep:
     """A recorded program, and the kernels, constants and memory that must outlive it."""
 
     replay: Replay
-    run: StepRun
+    step: PlacedStep
 
     def __call__(self) -> None:
+        """Run it."""
         self.replay()
 
 

@@ -3,6 +3,7 @@
 from typing import Any
 
 import torch
+from torch._subclasses.fake_tensor import DataDependentOutputException, FakeTensorMode
 from torch.fx import GraphModule, Node
 
 from ...kv_cache.buffers import CacheBuffers
@@ -13,7 +14,6 @@ from ...quantization.quantized_matmul import cuda_matmul
 from ...step import Step
 from ..cpu.graph_rewrites import group_queries
 from ..layered.equal_layers import EqualLayers, equal_layers
-from ..layered.layer_graphs import NotLayered
 from ..layered.layered_step import LayeredStep, layered_step
 from .cuda_top_k import split_top_k
 
@@ -22,7 +22,7 @@ _aten: Any = torch.ops.aten
 
 def kinds_of_layers(step: Step, width: int, span: int, cache: CacheBuffers) -> EqualLayers | None:
     """
-    The kinds of layers of *step*, from one forward on the host over padding.
+    The kinds of layers of *step*, from one forward in which nothing is computed.
 
     Args:
         step: The step; not changed.
@@ -31,10 +31,19 @@ def kinds_of_layers(step: Step, width: int, span: int, cache: CacheBuffers) -> E
 
         span: Number of leading positions attended to; the kinds are those of every span.
 
-        cache: Cache on the host; padding is written to it.
+        cache: Cache on the host; defines shapes, and is neither read nor written.
+
+    Returns:
+        None if all of the step is to be one graph.
     """
-    with torch.no_grad(), without_known_warnings(), static_experts(step):
-        return equal_layers(step, step.padding(width, cache, span), len(cache.states))
+    inputs = step.padding(width, cache, span)
+    fake = FakeTensorMode(allow_non_fake_inputs=True)
+    with torch.no_grad(), without_known_warnings(), static_experts(step), fake:
+        try:
+            return equal_layers(step, inputs, len(cache.states))
+        except DataDependentOutputException:
+            # The host reads a number that was not computed.
+            return None
 
 
 def lower_for_cuda(
@@ -59,13 +68,13 @@ def lower_for_cuda(
 
     Returns:
         Graphs on the host that hold no tensors.
+
+    Raises:
+        NotLayered: The layers read each other's values in other ways than *equal* says.
     """
     inputs, step = step.padding(width, cache, span), writing_with(write_by_heads, step)
     with torch.no_grad(), without_known_warnings(), static_experts(step), cuda_matmul(step):
-        try:
-            layered = layered_step(step, inputs, cache, equal)
-        except NotLayered:
-            layered = layered_step(step, inputs, cache, None)
+        layered = layered_step(step, inputs, cache, equal)
     for module in layered.graphs.modules:
         group_queries(module)
         split_top_k(module)

@@ -77,15 +77,15 @@ class CudaTarget:
 
     backend: str | Backend | None = "inductor"
     """
-    Backend of :func:`torch.compile` for a step before it is recorded: a name or a callable. None: the
-    step's operations are recorded uncompiled.
+    Backend of :func:`torch.compile` for each part of a step before it is recorded: a name or a callable.
+    None: the step's operations are recorded uncompiled.
     """
 
     options: Mapping[str, Any] = attrs.field(factory=dict, converter=_as_options)
     """Options of Inductor, such as ``{"max_autotune": True}``, which override the target's own."""
 
     max_graphs: int = attrs.field(default=128, validator=[validators.instance_of(int), validators.ge(1)])
-    """Maximum number of graphs. Each takes some megabytes, and seconds to a minute to compile."""
+    """Maximum number of graphs. Each takes some megabytes, and seconds to compile."""
 
     runtime: Runtime = attrs.field(factory=CudaRuntime, repr=False)
     """Allocates memory and records graphs."""

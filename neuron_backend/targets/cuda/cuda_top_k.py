@@ -27,7 +27,7 @@ def split_top_k(module: GraphModule) -> None:
         values, k = node.args[:2]
         rows, size = values.meta["val"].shape if values.meta["val"].dim() == 2 else (0, 0)
         pieces = size // max(_PIECE, 4 * k)
-        if pieces < 2 or not _is_of_rows(node):
+        if pieces < 2 or not _gives_largest_values(node):
             continue
         piece = -(-size // pieces)
         with module.graph.inserting_before(node):
@@ -38,7 +38,7 @@ def split_top_k(module: GraphModule) -> None:
             node.args = (call(_aten.reshape.default, (largest, [rows, pieces * k])), k)
 
 
-def _is_of_rows(node: Node) -> bool:
+def _gives_largest_values(node: Node) -> bool:
     """Whether it is the largest along the last dimension, in descending order, and only values are read."""
     # Dimension, whether the largest, whether sorted.
     options = (*node.args[2:], *(-1, True, True)[len(node.args) - 2 :])

@@ -50,20 +50,20 @@ def passed_name(number: int) -> str:
 def around_layers(graph: LayeredGraph) -> GraphParts:
     """The main graph of a step in two parts. Without layers all of it is in the second."""
     nodes = list(graph.main.graph.nodes)
-    given = [node for node in nodes if node.op == "placeholder"]
-    names: dict[Node, str] = dict(zip(given, graph.inputs, strict=True))
+    inputs = [node for node in nodes if node.op == "placeholder"]
+    names: dict[Node, str] = dict(zip(inputs, graph.inputs, strict=True))
     computed = [node for node in nodes if node not in names]
     call = next((node for node in computed if node.target is torch.ops.decodekit.layers.default), None)
     if call is None:
         return GraphParts(_part([], names, []), (), (), _part(computed, names, []))
     place = computed.index(call)
     first, last = computed[:place], [node for node in computed[place + 1 :] if node not in call.users]
-    read = {source for node in (call, *last) for source in node.all_input_nodes}
-    made = [node for node in first if node in read]
+    wanted = {source for node in (call, *last) for source in node.all_input_nodes}
+    made = [node for node in first if node in wanted]
     names |= {node: f"{_MADE}{node.name}" for node in made}
     before = _part(first, names, made)
     names |= {user: passed_name(user.args[1]) for user in call.users}
-    carried, shared = (tuple(names[node] for node in read) for read in call.args)
+    carried, shared = (tuple(names[node] for node in given) for given in call.args)
     return GraphParts(before, carried, shared, _part(last, names, []))
 
 
@@ -78,7 +78,7 @@ def _part(nodes: Sequence[Node], names: Mapping[Node, str], results: Sequence[No
             graph.output(map_arg(node.args[0], copies.__getitem__))
         else:
             copy_into(graph, node, copies)
-    if results or not nodes:
+    if not any(node.op == "output" for node in nodes):
         graph.output(tuple(copies[node] for node in results))
     return Part(
         GraphModule(torch.nn.Module(), graph),

@@ -75,7 +75,7 @@ class LayeredGraph:
     """What is before and after the layers."""
 
     inputs: tuple[str, ...]
-    """Name of each of its inputs, as :func:`placeholder_names` gives them."""
+    """Name of each of its inputs, as :meth:`~.step_tensors.StepTensors.placeholders` gives them."""
 
     layers: dict[int, LayerGraph]
     """The graph of each kind, by its first layer; empty if all is in :attr:`main`."""

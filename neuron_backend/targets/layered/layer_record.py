@@ -7,6 +7,7 @@ from typing import Any, TypeAlias
 import attrs
 import torch
 from torch import Tensor, nn
+from torch._subclasses.fake_tensor import unset_fake_temporarily
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves, tree_map_only
 from torch.utils.weak import WeakTensorKeyDictionary
@@ -154,4 +155,8 @@ def metadata(tensor: Tensor) -> Metadata:
 
 
 def _value(tensor: Tensor) -> object:
-    return id(tensor) if tensor.numel() > _COMPARED else (metadata(tensor), str(tensor.flatten().tolist()))
+    if tensor.numel() > _COMPARED:
+        return id(tensor)
+    # Constants have values where nothing else has: in a forward in which nothing is computed.
+    with unset_fake_temporarily():
+        return metadata(tensor), str(tensor.flatten().tolist())

@@ -25,6 +25,9 @@ class LayeredStep:
     graphs: LayeredGraph
     tensors: StepTensors
 
+    kinds: tuple[int, ...]
+    """For each layer, the kind whose graph it runs; empty if the whole step is one graph."""
+
     constants: dict[str, Tensor]
     """Those that tracing found besides parameters and buffers, by name."""
 
@@ -68,4 +71,4 @@ def layered_step(
     written: Sequence[str] = exported.graph_signature.user_inputs
     for module in graphs.modules:
         merge_equal_products(module, written)
-    return LayeredStep(graphs, tensors, constants)
+    return LayeredStep(graphs, tensors, () if equal is None else equal.kinds, constants)

@@ -37,7 +37,7 @@ class StepTensors:
     ) -> "StepTensors":
         """The tensors of *step* with example *inputs*, of which the last are the *cache*."""
         given = inputs[: -len(cache.tensors)]
-        weights = tensors_of(step)
+        weights = _weights_of(step)
         values = {**weights, **input_values(given), **state_values(cache)}
         roles = {} if equal is None else {**_states(cache), **_weights(step, weights, equal.name)}
         return cls(values, roles, f"{INPUT}{len(given) - 1}")
@@ -61,10 +61,16 @@ class StepTensors:
 
 
 def tensors_of(step: Step) -> dict[str, Tensor]:
-    """Parameters and buffers by name; tied ones by each of their names."""
-    parameters = dict(step.named_parameters(remove_duplicate=False))
-    buffers = dict(step.named_buffers(remove_duplicate=False))
-    return {name: tensor.detach() for name, tensor in {**parameters, **buffers}.items()}
+    """Parameters and buffers by name, detached; tied ones by each of their names."""
+    return {name: tensor.detach() for name, tensor in _weights_of(step).items()}
+
+
+def _weights_of(step: Step) -> dict[str, Tensor]:
+    # Themselves: copies on a device are found by the object.
+    return {
+        **dict(step.named_parameters(remove_duplicate=False)),
+        **dict(step.named_buffers(remove_duplicate=False)),
+    }
 
 
 def input_values(inputs: Sequence[Tensor]) -> dict[str, Tensor]:

@@ -3,7 +3,12 @@ import torch
 
 from decodekit.neuron_backend.kv_cache.buffers import CacheBuffers, PositionedCache
 from decodekit.neuron_backend.kv_cache.geometry import Geometry, LayerGeometry
-from decodekit.neuron_backend.kv_cache.writes import write_by_scatter, write_copy, write_in_place
+from decodekit.neuron_backend.kv_cache.writes import (
+    write_by_heads,
+    write_by_scatter,
+    write_copy,
+    write_in_place,
+)
 
 GEOMETRY = Geometry("Toy", (LayerGeometry(1, 2, 1, 3), LayerGeometry(1, 2, 1, 3)), 9, torch.float32)
 
@@ -17,7 +22,7 @@ def test_keys_and_values_may_differ_in_size():
     assert [-4, -3, -2, -1, 0, 1] == buffers.addresses(2).tolist()
 
 
-@pytest.mark.parametrize("write", [write_in_place, write_by_scatter, write_copy])
+@pytest.mark.parametrize("write", [write_in_place, write_by_heads, write_by_scatter, write_copy])
 def test_each_row_writes_to_its_own_slots(write):
     """Row 0 writes positions 0 and 1, row 1 position 3 and the spare slot, in the layer that asks."""
     buffers = CacheBuffers.zeros(GEOMETRY, 2, 4)
@@ -35,7 +40,7 @@ def test_each_row_writes_to_its_own_slots(write):
     assert (write is not write_copy) == bool(buffers.keys[1].any())
 
 
-@pytest.mark.parametrize("write", [write_in_place, write_by_scatter, write_copy])
+@pytest.mark.parametrize("write", [write_in_place, write_by_heads, write_by_scatter, write_copy])
 @pytest.mark.parametrize("number", [torch.nan, torch.inf, -torch.inf])
 def test_what_is_not_finite_is_marked_instead(number, write):
     """A key of row 0 and a value of row 1, each in one of two layers."""

@@ -8,13 +8,14 @@ from torch import Tensor, nn
 
 from decodekit.neuron_backend.kv_cache.writes import (
     CacheWrite,
+    write_by_heads,
     write_by_scatter,
     write_copy,
     write_in_place,
 )
 from decodekit.neuron_backend.lowering.export import lower, name_of
 
-FORMS = (write_in_place, write_by_scatter, write_copy)
+FORMS = (write_in_place, write_by_heads, write_by_scatter, write_copy)
 
 
 def one_by_one(buffer: Tensor, slots: Tensor, states: Tensor) -> Tensor:

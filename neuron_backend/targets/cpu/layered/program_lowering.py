@@ -73,10 +73,11 @@ def _recorded(
     """The calls for each span, and the names of the layers' own tensors."""
     main = lower(graphs.main, INDUCTOR_OPTIONS)
     layers = {kind: lower(layer.module, INDUCTOR_OPTIONS) for kind, layer in graphs.layers.items()}
+    known = {name: tensor.detach() for name, tensor in tensors.values.items()}
     recordings: list[Recording] = []
     inside: dict[int, list[Recording]] = {kind: [] for kind in layers}
     for slots in addresses:
-        values = {**tensors.values, **constants, tensors.slots: slots}
+        values = {**known, **constants, tensors.slots: slots}
         recording, given = main.recorded([values[name] for name in graphs.inputs])
         recordings.append(recording)
         for kind, lowered in layers.items():

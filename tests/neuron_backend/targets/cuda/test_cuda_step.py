@@ -24,15 +24,14 @@ from decodekit.neuron_backend.models.early_exit import first_layers
 from decodekit.neuron_backend.models.fused_projections import fuse_projections
 from decodekit.neuron_backend.step import Step
 from decodekit.neuron_backend.targets import device_tensors as placement
+from decodekit.neuron_backend.targets.cuda.cuda_parts import PlacedStep
 from decodekit.neuron_backend.targets.cuda.cuda_recording import input_specs, output_specs
-from decodekit.neuron_backend.targets.cuda.cuda_run import StepRun
 from decodekit.neuron_backend.targets.cuda.cuda_staging import TensorSpec
 from decodekit.neuron_backend.targets.cuda.cuda_step import (
     kinds_of_layers,
     lower_for_cuda,
     write_into_buffers,
 )
-from decodekit.neuron_backend.targets.layered.equal_layers import EqualLayers
 from decodekit.neuron_backend.targets.layered.graph_parts import around_layers
 from decodekit.neuron_backend.targets.layered.layered_step import LayeredStep
 from decodekit.neuron_backend.targets.layered.step_tensors import input_values, state_values
@@ -66,7 +65,6 @@ class Program:
     """One of a decoder's programs, and its inputs."""
 
     layered: LayeredStep
-    equal: EqualLayers | None
     inputs: list[TensorSpec]
     cache: CacheBuffers
     results: list[TensorSpec]
@@ -84,19 +82,18 @@ class Program:
         equal = kinds_of_layers(step, width, span, cache)
         return cls(
             lower_for_cuda(step, width, span, cache, equal),
-            equal,
             [*input_specs(decoder, shape), TensorSpec.of(cache.addresses(span))],
             cache,
             output_specs(decoder, shape),
         )
 
-    def on_gpu(self) -> StepRun:
+    def on_gpu(self) -> PlacedStep:
         """It over tensors of the GPU, uncompiled."""
         inputs = [torch.empty(spec.shape, dtype=spec.dtype, device=GPU) for spec in self.inputs]
         results = [torch.empty(spec.shape, dtype=spec.dtype, device=GPU) for spec in self.results]
         cache = self.cache.map(lambda buffer: torch.empty_like(buffer, device=GPU))
         placed = {**input_values(inputs), **state_values(cache)}
-        return StepRun.of(self.layered, self.equal, placed, results, GPU, lambda graph, part: graph)
+        return PlacedStep.of(self.layered, placed, results, GPU, lambda graph, part: graph)
 
 
 @contextmanager
@@ -147,6 +144,18 @@ def test_nor_in_sampling(chain: str, tiny_model: Models) -> None:
     run_on_gpu([Program.of(decoder, shape)])
 
 
+def test_programs_share_their_weights(tiny_model: Models) -> None:
+    """One copy on the GPU, whatever the number of widths."""
+    decoder = StaticDecoder(tiny_model("llama"), **SHAPE)
+    programs = Program.all_of(decoder)[:2]
+    with a_gpu():
+        first, second = (program.on_gpu() for program in programs)
+        weights = first.tensors.keys() & second.tensors.keys() & dict(decoder.step.named_parameters()).keys()
+
+        assert len(weights) > 15
+        assert all(first.tensors[name] is second.tensors[name] for name in weights)
+
+
 def test_a_tensor_of_the_host_would_be_found(tiny_model: Models) -> None:
     """As the tests above assume."""
     decoder = StaticDecoder(tiny_model("llama"), **SHAPE)
@@ -195,8 +204,14 @@ class TestGraphs:
         assert [1, 4] == [self.count(graph, aten.linear.default) for graph in (main, layer)]
 
     def test_write_the_cache_in_place(self, layered: LayeredStep) -> None:
-        """Marks; a layer's keys and values."""
-        assert [1, 2] == [self.count(graph, aten.index_put_.default) for graph in layered.graphs.modules]
+        """Marks; a layer's keys and values. Through a view, compilers would copy all of it."""
+        writes = [
+            graph.graph.find_nodes(op="call_function", target=aten.index_put_.default)
+            for graph in layered.graphs.modules
+        ]
+
+        assert [1, 2] == list(map(len, writes))
+        assert {"placeholder"} == {write.args[0].op for one in writes for write in one}
 
     def test_write_results_into_buffers(self, layered: LayeredStep) -> None:
         """Which come first; nothing is returned."""

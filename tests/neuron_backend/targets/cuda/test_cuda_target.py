@@ -9,7 +9,7 @@ import attrs
 import pytest
 import torch
 from torch.fx import GraphModule
-from transformers import PreTrainedModel
+from transformers import AutoModelForCausalLM, Gemma3TextConfig, LlamaConfig, PreTrainedModel
 
 from decodekit.decoding import Generator, Greedy, MaxNewTokens
 from decodekit.neuron_backend import (
@@ -23,9 +23,14 @@ from decodekit.neuron_backend import (
 from decodekit.neuron_backend.models.early_exit import first_layers
 from decodekit.neuron_backend.progress import Stage
 from decodekit.neuron_backend.targets.cpu import aoti
-from decodekit.neuron_backend.targets.cuda import cuda_runtime, cuda_target as cuda_target_module
+from decodekit.neuron_backend.targets.cuda import (
+    cuda_recording,
+    cuda_runtime,
+    cuda_target as cuda_target_module,
+)
 from decodekit.neuron_backend.targets.cuda.cuda_program import CudaProgram
 from decodekit.neuron_backend.targets.cuda.cuda_target import FACTS
+from decodekit.neuron_backend.targets.layered.layer_graphs import NotLayered
 from decodekit.neuron_backend.targets.registry import target_named
 from decodekit.neuron_backend.targets.target import NOT_SAVED
 from decodekit.processors import RepetitionPenalty, TopP
@@ -113,8 +118,8 @@ class TestRecording:
         assert isinstance(program, CudaProgram)
         step(decoder)
         replay = program.replays[17]
-        moved = {name: tensor.clone() for name, tensor in replay.run.tensors.items()}
-        replay.replay._run = attrs.evolve(replay.run, tensors=moved)
+        moved = {name: tensor.clone() for name, tensor in replay.step.tensors.items()}
+        replay.replay._run = attrs.evolve(replay.step, tensors=moved)
 
         with pytest.raises(AssertionError, match="a replay must find what it read where it was recorded"):
             step(decoder)
@@ -150,11 +155,35 @@ class TestRecording:
             decoder.programs[1](torch.tensor([[1]]), torch.tensor([0]), decoder.cache.addresses(16))
 
 
+def of_layers(number: int, windows: list[str]) -> PreTrainedModel:
+    """A model of so many layers; the windows, if any, of each."""
+    shape: dict[str, Any] = {
+        "vocab_size": 61,
+        "hidden_size": 32,
+        "intermediate_size": 48,
+        "num_hidden_layers": number,
+        "num_attention_heads": 4,
+        "num_key_value_heads": 2,
+    }
+    config: Any = LlamaConfig(**shape)
+    if windows:
+        config = Gemma3TextConfig(**shape, head_dim=8, sliding_window=8, layer_types=windows)
+    model: PreTrainedModel = AutoModelForCausalLM.from_config(config).eval()
+    return model
+
+
 class TestCompiler:
     """Programs are compiled by torch.compile before they are recorded."""
 
-    @pytest.mark.parametrize("layers", [1, 2])
-    def test_gets_each_part_once(self, layers: int, tiny_model: Models) -> None:
+    @pytest.mark.parametrize(
+        ("layers", "windows", "kinds"),
+        [
+            (1, [], 1),
+            (4, [], 1),
+            (6, ["sliding_attention", "sliding_attention", "full_attention"] * 2, 2),
+        ],
+    )
+    def test_gets_each_part_once(self, layers: int, windows: list[str], kinds: int) -> None:
         """What precedes equal layers, one of them, and the rest, of fixed shapes; no forward compiles."""
         graphs: list[GraphModule] = []
 
@@ -163,17 +192,38 @@ class TestCompiler:
             return graph.forward
 
         decoder = compile_decoder(
-            first_layers(tiny_model("llama"), layers),
+            of_layers(layers, windows),
             target=stand_in(CudaStandIn(compiled=True), backend=backend),
             max_length=16,
             widths=(1, 5),
         )
         step(decoder)
 
-        assert 2 * 3 == len(graphs)
+        assert 2 * (2 + kinds) == len(graphs)
         for graph in graphs:
             for node in graph.graph.find_nodes(op="placeholder"):
                 assert all(type(size) is int for size in node.meta["example_value"].shape)
+
+    def test_gets_the_whole_of_layers_that_are_not_alone(
+        self, tiny_model: Models, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        """The reason is logged, once for all spans."""
+        whole = cuda_recording.lower_for_cuda
+
+        def refused(*arguments: Any) -> Any:
+            if arguments[-1] is not None:
+                raise NotLayered("one reads another's")
+            return whole(*arguments)
+
+        monkeypatch.setattr(cuda_recording, "lower_for_cuda", refused)
+        with caplog.at_level("INFO", "decodekit"):
+            decoder = compile_decoder(
+                tiny_model("llama"), target=stand_in(), max_length=32, widths=(1,), spans=(8, 32)
+            )
+        logged = [record.getMessage() for record in caplog.records if "as a whole" in record.getMessage()]
+
+        assert torch.isfinite(step(decoder)).all()
+        assert ["width_1 is compiled as a whole: one reads another's"] == logged
 
     def test_that_is_wrong_is_detected(self, small: PreTrainedModel) -> None:
         """By the comparison with the stock model."""

@@ -1,6 +1,7 @@
 """Top-k in pieces."""
 
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
@@ -15,18 +16,20 @@ INF = torch.inf
 class Largest(nn.Module):
     """The *k* largest of each row."""
 
-    def __init__(self, k: int, read: Callable[..., object]):
+    def __init__(self, k: int, read: Callable[..., object], options: dict[str, Any]):
         super().__init__()
-        self.k, self.read = k, read
+        self.k, self.read, self.options = k, read, {"dim": -1, **options}
 
     def forward(self, values: Tensor) -> object:
         """Values ``[rows, size]``."""
-        return self.read(values.topk(self.k, dim=-1))
+        return self.read(values.topk(self.k, **self.options))
 
 
-def split(values: Tensor, k: int, read: Callable[..., object] = lambda found: found.values) -> GraphModule:
+def split(
+    values: Tensor, k: int, read: Callable[..., object] = lambda found: found.values, **options: Any
+) -> GraphModule:
     """The rewritten graph."""
-    module = torch.export.export(Largest(k, read), (values,), strict=False).module()
+    module = torch.export.export(Largest(k, read, options), (values,), strict=False).module()
     assert isinstance(module, GraphModule)
     split_top_k(module)
     module.recompile()
@@ -63,6 +66,20 @@ def test_short_rows_are_left_alone(size: int) -> None:
     assert 1 == count(split(torch.randn(2, size), 20))
 
 
-def test_indices_that_are_read_are_left_alone() -> None:
+@pytest.mark.parametrize("read", [lambda found: found.indices, tuple])
+def test_indices_that_are_read_are_left_alone(read: Callable[..., object]) -> None:
     """Of equal values another might be found."""
-    assert 1 == count(split(torch.randn(2, 8192), 20, lambda found: found.indices))
+    assert 1 == count(split(torch.randn(2, 8192), 20, read))
+
+
+@pytest.mark.parametrize("options", [{"largest": False}, {"sorted": False}, {"dim": 0}])
+def test_another_top_k_is_left_alone(options: dict[str, Any]) -> None:
+    """The smallest, values in no order, columns."""
+    values = torch.randn(4096, 4096)
+
+    assert 1 == count(split(values, 20, **options))
+
+
+def test_more_dimensions_are_left_alone() -> None:
+    """The samplers' have two."""
+    assert 1 == count(split(torch.randn(2, 1, 8192), 20))

@@ -6,6 +6,7 @@ from torch import nn
 from transformers import AutoModelForCausalLM, Gemma3TextConfig, GPT2Config
 
 from decodekit.neuron_backend.static_decoder import StaticDecoder
+from decodekit.neuron_backend.targets.cuda.cuda_step import kinds_of_layers
 from decodekit.neuron_backend.targets.layered.equal_layers import equal_layers
 
 
@@ -45,6 +46,17 @@ def test_kinds(tiny_model, name, kinds):
 
     assert equal.kinds == kinds
     assert equal.needed == max(kinds) + 1
+
+
+@pytest.mark.parametrize("name", ["llama", "mixtral", "gemma2", "gpt_neo", "deepseek_v3"])
+def test_kinds_without_computing(tiny_model, name):
+    """As a GPU's target finds them: the same, and the cache is not written."""
+    decoder = StaticDecoder(tiny_model(name), max_length=64, widths=(1,))
+    before = [buffer.clone() for buffer in decoder.cache.tensors]
+    computed, fake = found(tiny_model(name)), kinds_of_layers(decoder.step, 1, 64, decoder.cache)
+
+    assert (computed.kinds, computed.name, computed.carried) == (fake.kinds, fake.name, fake.carried)
+    assert all(map(torch.equal, before, decoder.cache.tensors))
 
 
 def test_a_number_of_the_layer_makes_it_another():

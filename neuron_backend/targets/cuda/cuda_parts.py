@@ -1,4 +1,4 @@
-"""A step's compiled parts, run in order over tensors at fixed addresses."""
+"""A step's compiled parts over tensors at fixed addresses, run in order."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -9,7 +9,6 @@ from torch import Tensor
 from torch.fx import GraphModule
 
 from ..device_tensors import copy_to, place_graph
-from ..layered.equal_layers import EqualLayers
 from ..layered.graph_parts import GraphParts, around_layers, passed_name
 from ..layered.layer_graphs import Source
 from ..layered.layered_step import LayeredStep
@@ -20,35 +19,34 @@ Compile = Callable[[GraphModule, str], Callable[..., Any]]
 
 
 @attrs.frozen(eq=False)
-class LayerRun:
+class PlacedLayer:
     """One layer: its kind's compiled graph over its own weights and cache."""
 
-    run: Callable[..., Any]
+    compiled: Callable[..., Any]
     sources: tuple[Source, ...]
-    own: tuple[str, ...]
-    """Names of its own tensors, in the order of its sources."""
+    own_names: tuple[str, ...]
+    """Of its own tensors, in the order of its sources."""
 
     def __call__(
         self, carried: Sequence[Tensor], shared: Sequence[Tensor], own: Sequence[Tensor]
     ) -> list[Tensor]:
         """Run it; what it passes on."""
-        its_own = iter(own)
+        following = iter(own)
         given = {"carried": carried, "shared": shared}
         inputs = [
-            next(its_own) if source.kind == "own" else given[source.kind][source.number]
+            next(following) if source.kind == "own" else given[source.kind][source.number]
             for source in self.sources
         ]
-        # Every layer is compiled for the layout of what is passed to the first.
-        return [tensor.contiguous() for tensor in self.run(*inputs)]
+        return list(map(_of_standard_strides, self.compiled(*inputs)))
 
 
 @attrs.frozen(eq=False)
-class StepRun:
+class PlacedStep:
     """One program: what it runs, and the tensors that it reads and writes."""
 
     parts: GraphParts
     before: Callable[..., Any]
-    layers: tuple[LayerRun, ...]
+    layers: tuple[PlacedLayer, ...]
     after: Callable[..., Any]
 
     results: tuple[Tensor, ...]
@@ -61,21 +59,19 @@ class StepRun:
     def of(
         cls,
         layered: LayeredStep,
-        equal: EqualLayers | None,
         placed: Mapping[str, Tensor],
         results: Sequence[Tensor],
         device: torch.device,
         compiled: Compile,
-    ) -> "StepRun":
+    ) -> "PlacedStep":
         """
         Move the parts of a step to *device*.
 
         Args:
             layered: The step's graphs; their device is changed.
 
-            equal: The kinds of its layers.
-
-            placed: Its inputs and its cache on the device; of its other tensors copies are made.
+            placed: Its inputs and its cache on the device; of its other tensors copies are made, one for
+                all programs.
 
             results: Buffers for its results on the device.
 
@@ -89,14 +85,14 @@ class StepRun:
         kinds = {kind: layer.module for kind, layer in layered.graphs.layers.items()}
         for module in (before, after, *kinds.values()):
             place_graph(device, module)
-        runs = {kind: compiled(module, f"layer {kind}") for kind, module in kinds.items()}
+        graphs = {kind: compiled(module, f"layer {kind}") for kind, module in kinds.items()}
         layers = []
-        for layer, kind in enumerate(equal.kinds if runs and equal else ()):
+        for layer, kind in enumerate(layered.kinds):
             sources = layered.graphs.layers[kind].sources
             own = tuple(layered.tensors.names[layer, each.role] for each in sources if each.kind == "own")
-            layers.append(LayerRun(runs[kind], sources, own))
+            layers.append(PlacedLayer(graphs[kind], sources, own))
         read = {*parts.before.inputs, *parts.after.inputs, *parts.shared, *parts.carried}
-        read |= {name for layer in layers for name in layer.own}
+        read |= {name for layer in layers for name in layer.own_names}
         known = {**layered.tensors.values, **layered.constants}
         copies = {name: copy_to(device, known[name]) for name in read & known.keys() - placed.keys()}
         return cls(
@@ -116,8 +112,18 @@ class StepRun:
             return [values[name] for name in names]
 
         values |= zip(parts.before.results, self.before(*read(parts.before.inputs)), strict=True)
-        carried, shared = read(parts.carried), read(parts.shared)
+        carried = list(map(_of_standard_strides, read(parts.carried)))
+        shared = read(parts.shared)
         for layer in self.layers:
-            carried = layer(carried, shared, read(layer.own))
+            carried = layer(carried, shared, read(layer.own_names))
         values |= {passed_name(number): tensor for number, tensor in enumerate(carried)}
         self.after(*self.results, *read(parts.after.inputs))
+
+
+def _of_standard_strides(tensor: Tensor) -> Tensor:
+    """
+    *tensor* with the strides of a new tensor, along dimensions of one element too.
+
+    A layer is compiled once, for the layout of what the first is given.
+    """
+    return tensor.contiguous().flatten().view(tensor.shape)
