@@ -1,9 +1,10 @@
 """Steps: one forward of a model over the KV cache, as a pure module of fixed shapes."""
 
 import abc
+import copy
 import inspect
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Self
 
 import torch
 from torch import Tensor, nn
@@ -42,6 +43,12 @@ class Step(CacheProgram):
 
     write: CacheWrite = staticmethod(write_in_place)
     """How ``forward`` writes into the cache, in place."""
+
+    def writing_with(self, write: CacheWrite) -> Self:
+        """The same step with another way to write into the cache; it shares the model."""
+        step = copy.copy(self)
+        step.write = write
+        return step
 
 
 class DecoderStep(Step):
@@ -220,6 +227,14 @@ def _without_overflow(
     spoiled = (seen.to(overflow.dtype) * overflow[:, None]).amax(dim=-1, keepdim=True) > 0
     nan = torch.full((), torch.nan, dtype=torch.float32, device=logits.device)
     return torch.where(spoiled, nan, logits.float())
+
+
+def tensors_of(step: CacheProgram) -> dict[str, Tensor]:
+    """Parameters and buffers by name; tied ones by each of their names."""
+    return {
+        **dict(step.named_parameters(remove_duplicate=False)),
+        **dict(step.named_buffers(remove_duplicate=False)),
+    }
 
 
 def program_name(step: CacheProgram, width: int) -> str:

@@ -1,7 +1,6 @@
 """Graphs of a decoder's steps as Neuron's compilers get them, one per width and span."""
 
 import contextlib
-import copy
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
@@ -10,7 +9,7 @@ import torch
 from torch.fx import GraphModule
 
 from ..kv_cache.buffers import CacheBuffers
-from ..kv_cache.writes import CacheWrite, write_by_scatter
+from ..kv_cache.writes import write_by_scatter
 from ..row_steps import RowStep
 from ..step import CacheProgram, DecoderStep, Step, program_name
 from .export import lower
@@ -100,14 +99,7 @@ def lower_step(step: CacheProgram, width: int, cache: CacheBuffers, span: int) -
     """
     inputs = step.padding(width, _of_shape(cache), span)
     with static_experts(step):
-        return lower(writing_with(write_by_scatter, step) if isinstance(step, Step) else step, inputs)
-
-
-def writing_with(write: CacheWrite, step: Step) -> Step:
-    """*step* with another way to write into the cache; it shares the model."""
-    step = copy.copy(step)
-    step.write = write
-    return step
+        return lower(step.writing_with(write_by_scatter) if isinstance(step, Step) else step, inputs)
 
 
 def _of_shape(cache: CacheBuffers) -> CacheBuffers:

@@ -24,8 +24,7 @@ from ...kv_cache.buffers import CacheBuffers
 from ...lowering.complex_pairs import pair_complex_numbers
 from ...lowering.export import without_known_warnings
 from ...models.fused_projections import merge_equal_products, trace_fused
-from ...step import Step
-from ..layered.step_tensors import tensors_of
+from ...step import Step, tensors_of
 from .graph_rewrites import rewrite_graph
 from .kernel_description import describe_kernels, is_bit_exact, kernel_metadata
 from .kernel_library import NO_LIBRARY, Library, NoLibrary, archiver
@@ -165,7 +164,7 @@ class CompiledProgram:
         Args:
             package: The code and its own constants.
 
-            tensors: The other tensors by name, as :func:`~..layered.step_tensors.tensors_of` the
+            tensors: The other tensors by name, as :func:`~...step.tensors_of` the
                 compiled step.
 
             cache: The cache that it writes to.
@@ -225,4 +224,4 @@ def named_tensors(names: Sequence[str], tensors: Mapping[str, Tensor]) -> dict[s
     missing = [name for name in names if name not in tensors]
     if missing:
         raise ValueError(f"the model must have every weight that the program uses: got none named {missing}")
-    return {name: tensors[name] for name in names}
+    return {name: tensors[name].detach() for name in names}

@@ -20,9 +20,8 @@ from ...program_stages import compiling_names
 from ...progress import stage
 from ...quantization.quantized_matmul import arrange_for_kernels
 from ...row_steps import RowStep
-from ...step import DecoderStep, Step, TreeStep
+from ...step import DecoderStep, Step, TreeStep, tensors_of
 from ..compiler_cache import private_compiler_cache
-from ..layered.step_tensors import tensors_of
 from ..target import NOT_SAVED
 from . import aoti
 from .kernel_library import KernelDtypes, Library, NoLibrary

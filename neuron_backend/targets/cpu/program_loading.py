@@ -26,7 +26,7 @@ def load_program(
     Args:
         package: The code and its own constants.
 
-        tensors: The other tensors by name, as :func:`~..layered.step_tensors.tensors_of` the compiled step.
+        tensors: The other tensors by name, as :func:`~...step.tensors_of` the compiled step.
 
         cache: The cache that it writes to.
 

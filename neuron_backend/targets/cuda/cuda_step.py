@@ -9,10 +9,10 @@ from torch.fx import GraphModule, Node
 from ...kv_cache.buffers import CacheBuffers
 from ...kv_cache.writes import write_by_heads
 from ...lowering.export import drop_checks, without_known_warnings
-from ...lowering.step_graphs import static_experts, writing_with
+from ...lowering.grouped_queries import group_queries
+from ...lowering.step_graphs import static_experts
 from ...quantization.quantized_matmul import cuda_matmul
 from ...step import Step
-from ..cpu.graph_rewrites import group_queries
 from ..layered.equal_layers import EqualLayers, equal_layers
 from ..layered.layered_step import LayeredStep, layered_step
 from .cuda_top_k import split_top_k
@@ -72,7 +72,7 @@ def lower_for_cuda(
     Raises:
         NotLayered: The layers read each other's values in other ways than *equal* says.
     """
-    inputs, step = step.padding(width, cache, span), writing_with(write_by_heads, step)
+    inputs, step = step.padding(width, cache, span), step.writing_with(write_by_heads)
     with torch.no_grad(), without_known_warnings(), static_experts(step), cuda_matmul(step):
         layered = layered_step(step, inputs, cache, equal)
     for module in layered.graphs.modules:

@@ -9,7 +9,7 @@ from torch.export import ExportedProgram
 
 from ...kv_cache.buffers import CacheBuffers
 from ...models.fused_projections import FusedProjections
-from ...step import Step
+from ...step import Step, tensors_of
 from .equal_layers import EqualLayers
 
 INPUT = "input."
@@ -37,7 +37,8 @@ class StepTensors:
     ) -> "StepTensors":
         """The tensors of *step* with example *inputs*, of which the last are the *cache*."""
         given = inputs[: -len(cache.tensors)]
-        weights = _weights_of(step)
+        # Themselves: copies on a device are found by the object.
+        weights = tensors_of(step)
         values = {**weights, **input_values(given), **state_values(cache)}
         roles = {} if equal is None else {**_states(cache), **_weights(step, weights, equal.name)}
         return cls(values, roles, f"{INPUT}{len(given) - 1}")
@@ -58,19 +59,6 @@ class StepTensors:
             **signature.inputs_to_lifted_tensor_constants,
             **{str(name): f"{INPUT}{n}" if n < given else f"{STATE}{n - given}" for n, name in users},
         }
-
-
-def tensors_of(step: Step) -> dict[str, Tensor]:
-    """Parameters and buffers by name, detached; tied ones by each of their names."""
-    return {name: tensor.detach() for name, tensor in _weights_of(step).items()}
-
-
-def _weights_of(step: Step) -> dict[str, Tensor]:
-    # Themselves: copies on a device are found by the object.
-    return {
-        **dict(step.named_parameters(remove_duplicate=False)),
-        **dict(step.named_buffers(remove_duplicate=False)),
-    }
 
 
 def input_values(inputs: Sequence[Tensor]) -> dict[str, Tensor]:

@@ -14,6 +14,7 @@ from decodekit.__main__ import main
 from decodekit.neuron_backend import CompiledDecoder, load_decoder
 from decodekit.neuron_backend.artifacts.packages import Package
 from decodekit.neuron_backend.progress import Stage
+from decodekit.neuron_backend.step import tensors_of
 from decodekit.neuron_backend.targets.cpu import aoti, kernel_description, kernel_operations
 from decodekit.neuron_backend.targets.cpu.kernel_description import (
     BIT_EXACT,
@@ -24,7 +25,6 @@ from decodekit.neuron_backend.targets.cpu.kernel_description import (
     saved_kernels,
 )
 from decodekit.neuron_backend.targets.cpu.program_loading import load_program
-from decodekit.neuron_backend.targets.layered.step_tensors import tensors_of
 
 assert kernel_operations is not None
 
