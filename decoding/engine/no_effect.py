@@ -58,8 +58,10 @@ def warn_of_equal_samples(pipeline: SamplingPipeline, num_samples: int) -> None:
 _CALLER_OF_A_CALL = 4
 """Frames up to the line that calls a generator or its ``stream``: this one, ``_rows``, and that method."""
 
-_CALLER = 5
-"""Frames up to the line that builds a ``Generator``: this one, two ``__attrs_post_init__``, ``__init__``."""
+_CALLER = 6
+"""
+Frames up to the line that builds a ``Generator``: this one, two ``__attrs_post_init__`` and two ``__init__``.
+"""
 
 
 def _is_neutral(stage: Processor) -> bool:
