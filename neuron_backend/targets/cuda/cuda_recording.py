@@ -1,13 +1,12 @@
 """Recording of a decoder's programs as CUDA graphs over shared memory."""
 
 import logging
-from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
 
 import attrs
 import torch
 from torch import Tensor
-from torch.fx import GraphModule
 
 from ...kv_cache.buffers import CacheBuffers
 from ...lowering.export import without_known_warnings
@@ -17,7 +16,7 @@ from ..layered.equal_layers import EqualLayers
 from ..layered.layer_graphs import NotLayered
 from ..layered.layered_step import LayeredStep
 from ..layered.step_tensors import input_values, state_values
-from .cuda_parts import PlacedStep
+from .cuda_parts import Compile, PlacedStep
 from .cuda_program import CudaProgram, StagingBuffers
 from .cuda_runtime import Recorder, Replay, Runtime
 from .cuda_staging import TensorSpec, size_of, tensors_in
@@ -34,7 +33,7 @@ class Recording:
     """A decoder's programs while they are recorded."""
 
     decoder: "StaticDecoder"
-    compile_graph: Callable[[GraphModule, str], Any]
+    compile_graph: Compile
     recorder: Recorder
     buffers: StagingBuffers
     cache: CacheBuffers
@@ -48,7 +47,7 @@ class Recording:
         decoder: "StaticDecoder",
         device: torch.device,
         runtime: Runtime,
-        compile_graph: Callable[[GraphModule, str], Any],
+        compile_graph: Compile,
         shapes: Sequence[ProgramShape],
     ) -> "Recording":
         """Allocate the cache and the memory that programs of *shapes* share."""
