@@ -176,7 +176,8 @@ inline void combine_pieces(float* pieces, int64_t count, int64_t apart, int64_t 
   }
   if (sink) sum += std::exp(static_cast<float>(*sink) - most);
 #pragma omp simd
-  for (int64_t d = 0; d < dim; ++d) out[d] = static_cast<T>(total[d] / sum);
+  for (int64_t d = 0; d < dim; ++d) total[d] /= sum;
+  narrow(total, dim, out);
 }
 
 // The pieces to read: those that some column of the part attends to in their row, ordered by row, group and slot.
@@ -224,7 +225,12 @@ inline void gather(const T* query, const Sizes& sizes, const Part& part, Input* 
     for (int64_t group = part.first_group; group < part.first_group + part.groups; ++group)
       for (int64_t column = part.first_column; column < part.first_column + part.columns; ++column) {
         const T* of = query + ((row * sizes.width + column) * sizes.heads + group * heads) * sizes.key_dim;
-        to = std::copy(of, of + heads * sizes.key_dim, to);
+        if constexpr (std::is_same_v<T, Input>) {
+          std::copy_n(of, heads * sizes.key_dim, to);
+        } else {
+          widen(of, heads * sizes.key_dim, to);
+        }
+        to += heads * sizes.key_dim;
       }
 }
 
@@ -242,7 +248,7 @@ inline void attend_piece(
     for (int64_t i = 0; i < count(); ++i) {
       const int64_t head = piece.group * sharing + (begin + i) % sharing, column = (begin + i) / sharing;
       const T* added = mask.at(piece.row, head, part.first_column + column) + piece.first;
-      std::copy(added, added + slots, bias[i]);
+      widen(added, slots, bias[i]);
       std::fill(bias[i] + slots, bias[i] + PIECE, -FLT_MAX);
       of[i].of = found + (begin + i) * Found::size(sizes.value_dim);
     }

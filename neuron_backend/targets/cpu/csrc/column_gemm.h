@@ -73,7 +73,8 @@ void column_gemm(int64_t rows, const T* x, const T* weights, T* y, int64_t out, 
   if constexpr (std::is_same_v<T, float>) {
     inputs = x;
   } else {
-    converted.assign(x, x + rows * in);
+    converted.resize(rows * in);
+    widen(x, rows * in, converted.data());
     inputs = converted.data();
   }
 #pragma omp parallel for schedule(static) if (out * in * rows >= WORTH_THREADS)
@@ -83,7 +84,7 @@ void column_gemm(int64_t rows, const T* x, const T* weights, T* y, int64_t out, 
       float found[count()][COLUMNS];
       column_panel<T, count()>(inputs + first * in, weights, in, out, n, end, found);
       for (int row = 0; row < count(); ++row)
-        std::copy(found[row], found[row] + end - n, y + (first + row) * out + n);
+        narrow(found[row], end - n, y + (first + row) * out + n);
     });
   }
 }

@@ -141,7 +141,8 @@ void float_gemm(int64_t rows, const T* x, const T* weights, T* y, int64_t out, i
   if constexpr (std::is_same_v<Input, T>) {
     inputs = x;
   } else {
-    converted.assign(x, x + rows * in);
+    converted.resize(rows * in);
+    widen(x, rows * in, converted.data());
     inputs = converted.data();
   }
   each_panel(out, in_threads, [=](int64_t begin, int64_t end) {

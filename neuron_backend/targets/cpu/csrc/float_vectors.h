@@ -37,4 +37,21 @@ inline void store(T* to, const Floats& a, const Floats& b) {
   at::vec::convert_from_float<T>(a, b).store(to);
 }
 
+// Conversions of `count` numbers to and from float32. GCC does not vectorise those of float16.
+
+template <class T>
+inline void widen(const T* from, int64_t count, float* to) {
+  int64_t i = 0;
+  for (; i + Floats::size() <= count; i += Floats::size()) as_floats(from + i).store(to + i);
+  for (; i < count; ++i) to[i] = static_cast<float>(from[i]);
+}
+
+template <class T>
+inline void narrow(const float* from, int64_t count, T* to) {
+  int64_t i = 0;
+  for (; i + 2 * Floats::size() <= count; i += 2 * Floats::size())
+    store(to + i, as_floats(from + i), as_floats(from + i + Floats::size()));
+  for (; i < count; ++i) to[i] = static_cast<T>(from[i]);
+}
+
 }  // namespace decodekit

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "amx.h"
+#include "float_vectors.h"
 #include "gemm.h"
 
 namespace decodekit {
@@ -42,26 +43,40 @@ struct LineAllocator {
 // Numbers whose split is worth a second thread.
 constexpr int64_t WORTH_SPLITTING = 1 << 14;
 
+// Numbers whose conversion to float32 GCC vectorises: x itself, or a copy that is valid until the next call.
+template <class T>
+inline const T* convertible(const T* x, int64_t) {
+  return x;
+}
+
+inline const float* convertible(const c10::Half* x, int64_t count) {
+  static thread_local std::vector<float> wide;
+  wide.resize(count);
+  widen(x, count, wide.data());
+  return wide.data();
+}
+
 // Splits one row into [SPLIT_TERMS][padded], and keeps its largest magnitude and the sum of each term.
 template <class T>
 void split_row(const T* x, int64_t in, int64_t padded, int8_t* terms, float* largest, int32_t* sums) {
-  static thread_local std::vector<float> wide;
-  wide.resize(in);
+  static thread_local std::vector<float> kept;
+  kept.resize(in);
   // int8_t may alias anything; without __restrict the loops are not vectorised.
-  float* __restrict rest = wide.data();
+  float* __restrict rest = kept.data();
+  const auto* of = convertible(x, in);
   float most = FLT_MIN, unordered = 0;
 #pragma omp simd reduction(max : most) reduction(+ : unordered)
   for (int64_t k = 0; k < in; ++k) {
-    rest[k] = static_cast<float>(x[k]);
-    most = std::max(most, std::fabs(rest[k]));
-    unordered += rest[k] - rest[k];
+    const float value = static_cast<float>(of[k]);
+    most = std::max(most, std::fabs(value));
+    unordered += value - value;
   }
   // NaN or infinity in any input makes the row's results NaN, whatever its terms: zeros, since no integer is the
   // quotient.
   *largest = most + unordered;
-  if (unordered != 0) std::fill_n(rest, in, 0.0f);
 #pragma omp simd
-  for (int64_t k = 0; k < in; ++k) rest[k] = rest[k] / most * LARGEST;
+  for (int64_t k = 0; k < in; ++k) rest[k] = static_cast<float>(of[k]) / most * LARGEST;
+  if (unordered != 0) std::fill_n(rest, in, 0.0f);
   for (int d = 0; d < SPLIT_TERMS<T>; ++d) {
     int8_t* __restrict to = terms + d * padded;
     int32_t sum = 0;

@@ -2,8 +2,10 @@
 
 import os
 import subprocess
+from pathlib import Path
 
 import pytest
+import torch
 
 from decodekit.neuron_backend.targets.cpu import aoti
 from decodekit.neuron_backend.targets.cpu.kernel_library import SOURCE
@@ -35,8 +37,11 @@ def test_inputs_that_are_not_finite_have_terms(tmp_path):
     source, program = tmp_path / "split.cpp", tmp_path / "split"
     source.write_text(PROGRAM)
     checks = ["-fsanitize=undefined,float-cast-overflow", "-fsanitize-undefined-trap-on-error"]
-    command = [os.environ.get("CXX", "g++"), "-std=c++20", f"-I{SOURCE.parent}", *checks, "-w", str(source)]
-    subprocess.run([*command, "-o", str(program)], check=True)
+    torch_folder = Path(torch.__file__).parent
+    includes = [f"-I{SOURCE.parent}", f"-I{torch_folder / 'include'}"]
+    libraries = [f"-L{torch_folder / 'lib'}", f"-Wl,-rpath,{torch_folder / 'lib'}", "-lc10", "-ltorch_cpu"]
+    command = [os.environ.get("CXX", "g++"), "-std=c++20", *includes, *checks, "-w", str(source)]
+    subprocess.run([*command, "-o", str(program), *libraries], check=True)
     written = subprocess.run([str(program)], check=True, capture_output=True, text=True).stdout.splitlines()
 
     assert ["2 64 -127 0", *["nan 0 0 0"] * 3] == written
