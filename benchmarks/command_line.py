@@ -40,9 +40,13 @@ GROUPS = {
         Benchmark("serving", ".serving.requests", "many requests at once, next to llama-server"),
         Benchmark("first-hour", ".generation.first_hour", "from an empty folder to text of a real model"),
         Benchmark("start", ".generation.start", "import, and the first token of a saved decoder"),
+        Benchmark(
+            "compile-time", ".generation.compile_time", "compiling by format, and with twice the layers"
+        ),
     ),
     "One forward": (
         Benchmark("positions", ".forward.positions", "a token by its position in the cache"),
+        Benchmark("columns", ".forward.columns", "several columns and several rows, next to one"),
         Benchmark("busy", ".forward.busy_machine", "a token beside busy processes, next to a quiet machine"),
         Benchmark("products", ".forward.products", "matrix products by number of rows, by kernel"),
         Benchmark("weights", ".forward.weights", "weights in 8 and 4 bits: speed and drift"),

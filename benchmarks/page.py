@@ -72,9 +72,12 @@ RUNS = (
         )
     ),
     _run("positions", quick=(*_TINY, "--long", "512")),
+    _run("columns", quick=_TINY),
+    Run("columns-int8", ("columns", "--weights", "int8"), (), _TINY),
     _run("busy", quick=(*_TINY, "--forwards", "10")),
     _run("first-hour", quick=("--max-tokens", "8")),
     _run("start", quick=_TINY, takes=("cache",)),
+    _run("compile-time", quick=(*_TINY, "--formats", "bfloat16")),
     _run(
         "latency",
         *("--shape", "llama-2-7b", "llama-2-13b", "--layers", "2", "--batch", "1", "4", "--rounds", "1"),

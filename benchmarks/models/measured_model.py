@@ -60,9 +60,11 @@ class ModelUnderTest:
         """The name in a table row."""
         return f"{self.name}{', SCALED DOWN' if self.is_scaled else ''}, {device}"
 
-    def decoder(self, batch: int, max_length: int, widths: Sequence[int]) -> CompiledDecoder:
+    def decoder(
+        self, batch: int, max_length: int, widths: Sequence[int], *, scored_width: int = 1
+    ) -> CompiledDecoder:
         """
-        Compile it.
+        Compile it; arguments as of ``compile_decoder``.
 
         Raises:
             ValueError: An argument is invalid.
@@ -76,7 +78,7 @@ class ModelUnderTest:
             batch_size=batch,
             max_length=max_length,
             widths=widths,
-            scored_width=1,
+            scored_width=scored_width,
             target=self.target,
             dtype=dtype,
             weights=self.weights,

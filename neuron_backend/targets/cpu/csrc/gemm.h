@@ -54,8 +54,8 @@ constexpr int64_t WORTH_THREADS = 1 << 15;
 
 // Of weights that are read side by side, to the second-level cache: on Zen 4, five rows of inputs take twice as long
 // with prefetch to the first.
-inline void fetch_ahead(const void* weights) {
-  __builtin_prefetch(static_cast<const char*>(weights) + AHEAD, 0, 2);
+inline void fetch_ahead(const void* weights, int64_t bytes = AHEAD) {
+  __builtin_prefetch(static_cast<const char*>(weights) + bytes, 0, 2);
 }
 
 // Of weights that are fetched in the order of their addresses, to the first level: on one thread of Zen 4, one row of
@@ -73,14 +73,28 @@ inline void with_count(int64_t count, F&& f) {
   f(std::integral_constant<int, MOST>());
 }
 
-// Calls f(first, count) for all rows in parts of nearly equal size, up to MOST; count is a constant.
+// Calls f(first, count) for one of the parts of nearly equal size that rows are divided into; count, up to MOST, is a
+// constant.
+template <int MOST, class F>
+inline void part_of_rows(int64_t rows, int64_t parts, int64_t part, F&& f) {
+  const int64_t first = rows * part / parts, end = rows * (part + 1) / parts;
+  with_count<MOST>(end - first, [&](auto count) { f(first, count); });
+}
+
+// The same for all parts, as few as there can be.
 template <int MOST, class F>
 inline void each_part_of_rows(int64_t rows, F&& f) {
   const int64_t parts = (rows + MOST - 1) / MOST;
-  for (int64_t part = 0; part < parts; ++part) {
-    const int64_t first = rows * part / parts, end = rows * (part + 1) / parts;
-    with_count<MOST>(end - first, [&](auto count) { f(first, count); });
-  }
+  for (int64_t part = 0; part < parts; ++part) part_of_rows<MOST>(rows, parts, part, f);
+}
+
+// The same, in parallel if `in_threads` is set.
+template <int MOST, class F>
+inline void each_part_in_threads(int64_t rows, bool in_threads, F f) {
+  const int64_t parts = (rows + MOST - 1) / MOST;
+  if (parts == 1 || !in_threads) return each_part_of_rows<MOST>(rows, f);
+#pragma omp parallel for schedule(static)
+  for (int64_t part = 0; part < parts; ++part) part_of_rows<MOST>(rows, parts, part, f);
 }
 
 // The same for a constant number of rows, in parts of MOST and the rest; both are constants.

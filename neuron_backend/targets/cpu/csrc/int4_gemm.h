@@ -37,6 +37,7 @@ inline auto join(F part) {
 template <int COUNT>
 inline void sum_groups(int64_t rows, const int8_t* terms, int64_t in, float* sums) {
   const int64_t groups = in / GROUP;
+#pragma omp parallel for schedule(static) if (rows * in >= WORTH_SPLITTING)
   for (int64_t row = 0; row < rows; ++row) {
     for (int64_t group = 0; group < groups; ++group) {
       sums[row * groups + group] = join<COUNT>([&](int d) {
@@ -138,6 +139,7 @@ constexpr int UNPACKED_ROWS = 64;
 // Joins the two terms of each input, and adds up each group of inputs to [rows][groups].
 inline void join_terms(int64_t rows, const int8_t* terms, int64_t in, int16_t* joined, float* sums) {
   const __m512i base = _mm512_set1_epi16(static_cast<int16_t>(BASE)), one = _mm512_set1_epi16(1);
+#pragma omp parallel for schedule(static) if (rows * in >= WORTH_SPLITTING)
   for (int64_t row = 0; row < rows; ++row) {
     for (int64_t k = 0; k < in; k += GROUP) {
       const auto term = [=](int d) {

@@ -40,6 +40,12 @@ struct LineAllocator {
   friend bool operator==(LineAllocator, LineAllocator) { return true; }
 };
 
+// Makes room for `count` numbers; memory that is there is not written.
+template <class Vector>
+inline void grow(Vector& vector, std::size_t count) {
+  if (vector.size() < count) vector.resize(count);
+}
+
 // Numbers whose split is worth a second thread.
 constexpr int64_t WORTH_SPLITTING = 1 << 14;
 
@@ -51,7 +57,7 @@ inline const T* convertible(const T* x, int64_t) {
 
 inline const float* convertible(const c10::Half* x, int64_t count) {
   static thread_local std::vector<float> wide;
-  wide.resize(count);
+  grow(wide, count);
   widen(x, count, wide.data());
   return wide.data();
 }
@@ -60,7 +66,7 @@ inline const float* convertible(const c10::Half* x, int64_t count) {
 template <class T>
 void split_row(const T* x, int64_t in, int64_t padded, int8_t* terms, float* largest, int32_t* sums) {
   static thread_local std::vector<float> kept;
-  kept.resize(in);
+  grow(kept, in);
   // int8_t may alias anything; without __restrict the loops are not vectorised.
   float* __restrict rest = kept.data();
   const auto* of = convertible(x, in);
@@ -102,10 +108,9 @@ struct Int8Split {
 
   template <class T>
   void of(int64_t rows, const T* x, int64_t in, int64_t padded) {
-    const std::size_t needed = (rows * SPLIT_TERMS<T> + TILE) * padded;
-    if (terms.size() < needed) terms.resize(needed);
-    largest.resize(rows);
-    term_sums.resize(rows * SPLIT_TERMS<T>);
+    grow(terms, (rows * SPLIT_TERMS<T> + TILE) * padded);
+    grow(largest, rows);
+    grow(term_sums, rows * SPLIT_TERMS<T>);
     // Pointers, since the thread-local vectors of other threads are empty.
     int8_t* const to = terms.data();
     float* const magnitudes = largest.data();
