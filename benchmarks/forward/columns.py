@@ -7,7 +7,6 @@ A verification of k draft tokens has k + 1 columns, and a batch a row for each t
 import argparse
 import functools
 from collections.abc import Callable
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -65,11 +64,11 @@ def run(options: argparse.Namespace) -> None:
         settings={"model": model.description, "rounds": options.rounds, **decoder_settings(one_row)},
         tables=[
             Table(
-                f"Milliseconds of a forward at position {POSITION}", ("rows", "columns", "ms", "of one"), rows
+                f"Milliseconds of a forward at position {POSITION}", ("rows", "columns", "ms", "ratio"), rows
             )
         ],
         thresholds=[
-            Threshold(f"{what}, of one column of one row", ratio, "<=", goal, "×")
+            Threshold(f"{what} against one column of one row", ratio, "<=", goal, "×")
             for (what, goal), ratio in zip(goals, ratios[1:], strict=True)
         ],
         results={"milliseconds": times},
@@ -81,5 +80,4 @@ def run(options: argparse.Namespace) -> None:
 def _forward(decoder: CompiledDecoder, width: int) -> Callable[[], Tensor]:
     rows = decoder.shape.batch_size
     ids = torch.full((rows, width), 7, dtype=torch.int64)
-    forward: Callable[..., Any] = decoder.forward
-    return functools.partial(forward, ids, torch.full((rows,), POSITION))
+    return functools.partial(decoder.forward, ids, torch.full((rows,), POSITION))

@@ -64,7 +64,7 @@ class ModelUnderTest:
         self, batch: int, max_length: int, widths: Sequence[int], *, scored_width: int = 1
     ) -> CompiledDecoder:
         """
-        Compile it; arguments as of ``compile_decoder``.
+        Compile it; *batch* is ``compile_decoder``'s ``batch_size``, the others are as there.
 
         Raises:
             ValueError: An argument is invalid.

@@ -13,14 +13,18 @@ ARGUMENTS = ["bench", "compile-time", "--shape", "tiny", "--formats", "bfloat16-
 
 @pytest.mark.slow
 @pytest.mark.skipif(not aoti.has_compiler(), reason="needs a C++ compiler")
-def test_the_command(tmp_path: Path) -> None:
-    """The format with the model's layers and with twice as many, compiled anew each time."""
+def test_the_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The format with the model's layers and with twice as many, each compiled in folders of its own."""
+    places = {name: tmp_path / name for name in ("DECODEKIT_CACHE", "TORCHINDUCTOR_CACHE_DIR")}
+    for name, place in places.items():
+        monkeypatch.setenv(name, str(place))
     file = tmp_path / "compile-time.json"
     status = main([*ARGUMENTS, "--rounds", "1", "--json", str(file)])
     found = json.loads(file.read_text())
 
     assert 0 == status
     assert [["bfloat16-int8", 2], ["bfloat16-int8", 4]] == [row[:2] for row in found["tables"][0]["rows"]]
+    assert not any(place.exists() for place in places.values())
     assert [1, 1] == [len(each["seconds"]) for each in found["results"]]
 
 

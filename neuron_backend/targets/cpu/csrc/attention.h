@@ -158,6 +158,8 @@ inline void attend(
 // null, takes part in the softmax.
 template <class T>
 inline void combine_pieces(float* pieces, int64_t count, int64_t apart, int64_t dim, const T* sink, T* out) {
+  // A row that attends to nothing has no piece: `pieces` would be another row's.
+  if (count == 0) return static_cast<void>(std::fill_n(out, dim, static_cast<T>(0.0f)));
   float most = sink ? static_cast<float>(*sink) : -FLT_MAX, sum = 0;
   for (int64_t i = 0; i < count; ++i) most = std::max(most, Found{pieces + i * apart}.largest());
   float* const total = Found{pieces}.values();

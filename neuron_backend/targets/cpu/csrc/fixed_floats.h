@@ -83,15 +83,9 @@ inline void store_fixed(c10::Half* to, FixedFloats<COUNT> values) {
 #endif
 }
 
-// Rounded to nearest, ties to even, as c10 does; CPUs with instructions for bfloat16 may round subnormal numbers to 0.
+// Rounded to nearest, ties to even, as c10 does.
 template <int COUNT>
 inline void store_fixed(c10::BFloat16* to, FixedFloats<COUNT> values) {
-#if defined(DECODEKIT_AVX512) && defined(__AVX512BF16__)
-  if constexpr (COUNT == 16) {
-    _mm256_storeu_si256((__m256i*)to, (__m256i)_mm512_cvtneps_pbh((__m512)values));
-    return;
-  }
-#endif
   using Bits = typename Fixed<COUNT>::Bits;
   const Bits exact = (Bits)values;
   const Bits rounded = (exact + ((exact >> 16) & 1) + 0x7fff) >> 16;

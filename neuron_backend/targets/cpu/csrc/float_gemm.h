@@ -15,13 +15,10 @@
 
 namespace decodekit {
 
-// Sums of products of COUNT rows by OUTPUTS rows of weights, in single precision: `sums`. Weights are fetched `ahead`
-// bytes before they are needed.
+// Sums of products of COUNT rows by OUTPUTS rows of weights, in single precision: `sums`. In AVX-512, weights of
+// several rows are fetched `ahead` bytes before they are needed; those of one row by fetch_next().
 
 using DefaultAhead = std::integral_constant<int64_t, AHEAD>;
-
-// The most bytes that are fetched before the second-level cache would lose what is in use.
-constexpr int64_t MOST_AHEAD = 1 << 18;
 
 #ifdef DECODEKIT_AVX512
 
@@ -137,8 +134,11 @@ inline void multiply_panel(
   });
 }
 
-// More than ROWS_AT_ONCE rows. The second part of them has a panel in a cache: it fetches the next one, so that the
-// memory is read meanwhile too.
+// Fetching further ahead would evict the panel in use from the second-level cache.
+constexpr int64_t MOST_AHEAD = 1 << 18;
+
+// More than ROWS_AT_ONCE rows. The first part reads a panel from memory, the others from a cache. The second one
+// fetches the next panel meanwhile, or its first MOST_AHEAD bytes, which later parts would only fetch again.
 template <class T>
 __attribute__((noinline)) void multiply_many(
     int64_t rows, const typename Lanes<T>::Input* x, const T* weights, T* y, int64_t out, int64_t in,
@@ -185,8 +185,8 @@ void float_gemm(int64_t rows, const T* x, const T* weights, T* y, int64_t out, i
     widen(x, rows * in, converted.data());
     inputs = converted.data();
   }
-  // Apart, and not inlined: for one row GCC 12 puts the instructions of the loop below in an order that takes 10 % less
-  // on two threads of Zen 4 than the one in which it puts those of multiply_panel().
+  // Not inlined, nor is what follows multiply_panel(): GCC 12 orders the instructions of this loop so that one row
+  // takes 10 % less time on two threads of Zen 4.
   if (rows > ROWS_AT_ONCE) return multiply_many(rows, inputs, weights, y, out, in, in_threads);
   each_panel(out, in_threads, [=](int64_t begin, int64_t end) {
     each_part_of_rows<ROWS_AT_ONCE>(rows, [=](int64_t first, auto count) {

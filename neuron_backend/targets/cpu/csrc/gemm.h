@@ -81,7 +81,7 @@ inline void part_of_rows(int64_t rows, int64_t parts, int64_t part, F&& f) {
   with_count<MOST>(end - first, [&](auto count) { f(first, count); });
 }
 
-// The same for all parts, as few as there can be.
+// Calls f(first, count) for all rows, in the fewest parts of up to MOST rows.
 template <int MOST, class F>
 inline void each_part_of_rows(int64_t rows, F&& f) {
   const int64_t parts = (rows + MOST - 1) / MOST;
@@ -97,7 +97,7 @@ inline void each_part_in_threads(int64_t rows, bool in_threads, F f) {
   for (int64_t part = 0; part < parts; ++part) part_of_rows<MOST>(rows, parts, part, f);
 }
 
-// The same for a constant number of rows, in parts of MOST and the rest; both are constants.
+// Calls f(first, count) for all of a constant number of rows, in parts of MOST and the rest; both are constants.
 template <int ROWS, int MOST, int FIRST = 0, class F>
 inline void each_of(F&& f) {
   constexpr int COUNT = std::min(ROWS - FIRST, MOST);

@@ -20,37 +20,17 @@ inline void lay_terms(const int8_t* terms, int64_t in, int8_t* to) {
     for (int term = 0; term < COUNT; ++term) std::memcpy(to + k * COUNT + term * QUAD, terms + term * in + k, QUAD);
 }
 
-// Terms of rows as block_sums() reads them: those of each ROWS or fewer together, in the order of the rows.
-struct LaidSplit {
-  std::vector<int8_t, LineAllocator<int8_t>> laid;
-  std::vector<float> largest;
-  std::vector<int32_t> term_sums;
+// Bytes that are asked for early: what the first-level cache holds.
+constexpr int64_t ASKED_FOR = 1 << 15;
 
-  template <class T, int ROWS>
-  void of(int64_t rows, const T* x, int64_t in, int64_t padded) {
-    constexpr int TERMS = SPLIT_TERMS<T>;
-    grow(laid, rows * TERMS * padded);
-    grow(largest, rows);
-    grow(term_sums, rows * TERMS);
-    // Pointers, since the thread-local vectors of other threads are empty.
-    int8_t* const to = laid.data();
-    float* const magnitudes = largest.data();
-    int32_t* const sums = term_sums.data();
-    each_part_in_threads<ROWS>(rows, rows * in >= WORTH_SPLITTING, [=](int64_t first, auto count) {
-      static thread_local std::vector<int8_t, LineAllocator<int8_t>> terms;
-      constexpr int COUNT = count() * TERMS;
-      grow(terms, COUNT * padded);
-      int8_t* const here = to + first * TERMS * padded;
-      // Other threads have read the last product's terms there: a store to such a line waits until they drop it.
-      for (int64_t i = 0; i < COUNT * padded; i += CACHE_LINE) __builtin_prefetch(here + i, 1);
-      for (int row = 0; row < count(); ++row)
-        split_row(
-            x + (first + row) * in, in, padded, terms.data() + row * TERMS * padded, magnitudes + first + row,
-            sums + (first + row) * TERMS);
-      lay_terms<COUNT>(terms.data(), padded, here);
-    });
-  }
-};
+// Memory for laid terms. Caches of other threads hold the lines that these read in the last product: asked for before
+// rows are split, they are here when terms are laid.
+inline int8_t* memory_for_laid(int64_t bytes) {
+  static thread_local std::vector<int8_t, LineAllocator<int8_t>> kept;
+  grow(kept, bytes);
+  for (int64_t i = 0; i < std::min(bytes, ASKED_FOR); i += CACHE_LINE) __builtin_prefetch(kept.data() + i, 1);
+  return kept.data();
+}
 
 // Scales of a block's outputs, of which the last block may have fewer.
 struct BlockScales {
@@ -86,39 +66,48 @@ struct BlockScales {
 // x is [rows][in], weights [blocks][quads][LANES][QUAD], with one scale per output, y [rows][out].
 template <class T>
 void int8_gemm(int64_t rows, const T* x, const uint8_t* weights, const T* scale, T* y, int64_t out, int64_t in) {
+  static thread_local Int8Split split;
   constexpr int TERMS = SPLIT_TERMS<T>;
   const int64_t blocks = (out + LANES - 1) / LANES, quads = (in + QUAD - 1) / QUAD, padded = quads * QUAD;
+#ifdef DECODEKIT_TILES
+  // For up to four terms the loops below take as long. Sums of integers are exact, so both give the same bits.
+  const bool in_tiles = rows * TERMS > 4 && in_int8_tiles(blocks, in);
+#else
+  constexpr bool in_tiles = false;
+#endif
+  int8_t* const laid = in_tiles ? nullptr : memory_for_laid(rows * TERMS * padded);
+  split.of<T>(rows, x, in, padded);
+
+  // Pointers, since the thread-local vectors of other threads are empty.
+  const int8_t* const terms = split.terms.data();
+  const float* const largest = split.largest.data();
+  const int32_t* const term_sums = split.term_sums.data();
   const bool in_threads = out * in * rows * TERMS >= WORTH_THREADS;
-  // Stores `count` rows of one block from their sums; `largest` are the magnitudes of all rows.
-  const auto finish = [=](const float* largest, int64_t block, int64_t first, int64_t count, const auto* found) {
+  // Stores `count` rows of one block from their sums.
+  const auto finish = [=](int64_t block, int64_t first, int64_t count, const int32_t (*found)[LANES]) {
     const int64_t n = block * LANES;
     const BlockScales scales(scale + n, out - n);
     for (int64_t row = 0; row < count; ++row)
       scales.store(found + row * TERMS, largest[first + row] / LARGEST, y + (first + row) * out + n);
   };
 #ifdef DECODEKIT_TILES
-  // For up to four terms the loops below take as long. Sums of integers are exact, so both give the same bits.
-  if (rows * TERMS > 4 && in_int8_tiles(blocks, in)) {
-    static thread_local Int8Split split;
-    split.of<T>(rows, x, in, padded);
-    const float* const largest = split.largest.data();
+  if (in_tiles) {
     with_count<TILE / TERMS>(rows, [=](auto most) {
       int8_tile_sums<most() * TERMS>(
-          rows * TERMS, split.terms.data(), split.term_sums.data(), in, weights, blocks, in_threads,
+          rows * TERMS, terms, term_sums, in, weights, blocks, in_threads,
           [=](int64_t block, int64_t first, const int32_t (*found)[LANES]) {
             const int64_t row = first / TERMS;
-            finish(largest, block, row, std::min<int64_t>(most(), rows - row), found);
+            finish(block, row, std::min<int64_t>(most(), rows - row), found);
           });
     });
     return;
   }
 #endif
   constexpr int ROWS = TERMS_AT_ONCE / TERMS;
-  static thread_local LaidSplit split;
-  split.of<T, ROWS>(rows, x, in, padded);
-  const int8_t* const laid = split.laid.data();
-  const float* const largest = split.largest.data();
-  const int32_t* const term_sums = split.term_sums.data();
+  each_part_in_threads<ROWS>(rows, rows * in >= WORTH_SPLITTING, [=](int64_t first, auto count) {
+    const int64_t begin = first * TERMS * padded;
+    lay_terms<count() * TERMS>(terms + begin, padded, laid + begin);
+  });
 #pragma omp parallel for schedule(static) if (in_threads)
   for (int64_t block = 0; block < blocks; ++block)
     each_part_of_rows<ROWS>(rows, [=](int64_t first, auto count) {
@@ -126,7 +115,7 @@ void int8_gemm(int64_t rows, const T* x, const uint8_t* weights, const T* scale,
       block_sums<count() * TERMS>(
           laid + first * TERMS * padded, term_sums + first * TERMS, weights + block * padded * LANES, quads,
           first == 0 ? AHEAD : 0, found);
-      finish(largest, block, first, count(), found);
+      finish(block, first, count(), found);
     });
 }
 

@@ -9,6 +9,8 @@
 #include <type_traits>
 #include <vector>
 
+#include <c10/util/Half.h>
+
 #include "amx.h"
 #include "float_vectors.h"
 #include "gemm.h"
@@ -49,13 +51,13 @@ inline void grow(Vector& vector, std::size_t count) {
 // Numbers whose split is worth a second thread.
 constexpr int64_t WORTH_SPLITTING = 1 << 14;
 
-// Numbers whose conversion to float32 GCC vectorises: x itself, or a copy that is valid until the next call.
+// x in a type whose conversion to float32 GCC vectorises: float16 is widened into memory that the next call overwrites.
 template <class T>
-inline const T* convertible(const T* x, int64_t) {
+inline const T* vectorisable(const T* x, int64_t) {
   return x;
 }
 
-inline const float* convertible(const c10::Half* x, int64_t count) {
+inline const float* vectorisable(const c10::Half* x, int64_t count) {
   static thread_local std::vector<float> wide;
   grow(wide, count);
   widen(x, count, wide.data());
@@ -69,7 +71,7 @@ void split_row(const T* x, int64_t in, int64_t padded, int8_t* terms, float* lar
   grow(kept, in);
   // int8_t may alias anything; without __restrict the loops are not vectorised.
   float* __restrict rest = kept.data();
-  const auto* of = convertible(x, in);
+  const auto* of = vectorisable(x, in);
   float most = FLT_MIN, unordered = 0;
 #pragma omp simd reduction(max : most) reduction(+ : unordered)
   for (int64_t k = 0; k < in; ++k) {

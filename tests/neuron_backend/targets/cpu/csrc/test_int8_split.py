@@ -22,18 +22,24 @@ int main() {
   const float nan = std::numeric_limits<float>::quiet_NaN();
   const float infinity = std::numeric_limits<float>::infinity();
   const float x[4][3] = {{1, -2, 0}, {1, nan, 2}, {infinity, 1, 2}, {3, -infinity, infinity}};
-  decodekit::Int8Split split;
-  split.of<float>(4, x[0], 3, 3);
-  for (int row = 0; row < 4; ++row) {
-    const auto* of = &split.terms[3 * 3 * row];
-    std::printf("%g %d %d %d\\n", std::fabs(split.largest[row]), of[0], of[1], of[2]);
-  }
+  const auto show = [](const auto* x, int terms) {
+    decodekit::Int8Split split;
+    split.of(4, x, 3, 3);
+    for (int row = 0; row < 4; ++row) {
+      const auto* of = &split.terms[terms * 3 * row];
+      std::printf("%g %d %d %d\\n", std::fabs(split.largest[row]), of[0], of[1], of[2]);
+    }
+  };
+  show(x[0], 3);
+  c10::Half narrow[12];
+  for (int i = 0; i < 12; ++i) narrow[i] = x[i / 3][i % 3];
+  show(narrow, 2);
 }
 """
 
 
 def test_inputs_that_are_not_finite_have_terms(tmp_path):
-    """Those of 0; the largest magnitude, by which results are multiplied, is NaN."""
+    """Those of 0, in float32 and float16; the largest magnitude, by which results are multiplied, is NaN."""
     source, program = tmp_path / "split.cpp", tmp_path / "split"
     source.write_text(PROGRAM)
     checks = ["-fsanitize=undefined,float-cast-overflow", "-fsanitize-undefined-trap-on-error"]
@@ -44,4 +50,4 @@ def test_inputs_that_are_not_finite_have_terms(tmp_path):
     subprocess.run([*command, "-o", str(program), *libraries], check=True)
     written = subprocess.run([str(program)], check=True, capture_output=True, text=True).stdout.splitlines()
 
-    assert ["2 64 -127 0", *["nan 0 0 0"] * 3] == written
+    assert ["2 64 -127 0", *["nan 0 0 0"] * 3] * 2 == written
