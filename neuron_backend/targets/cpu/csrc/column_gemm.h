@@ -73,7 +73,7 @@ void column_gemm(int64_t rows, const T* x, const T* weights, T* y, int64_t out, 
   if constexpr (std::is_same_v<T, float>) {
     inputs = x;
   } else {
-    converted.resize(rows * in);
+    grow(converted, rows * in);
     widen(x, rows * in, converted.data());
     inputs = converted.data();
   }

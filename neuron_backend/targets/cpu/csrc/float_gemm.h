@@ -181,7 +181,7 @@ void float_gemm(int64_t rows, const T* x, const T* weights, T* y, int64_t out, i
   if constexpr (std::is_same_v<Input, T>) {
     inputs = x;
   } else {
-    converted.resize(rows * in);
+    grow(converted, rows * in);
     widen(x, rows * in, converted.data());
     inputs = converted.data();
   }

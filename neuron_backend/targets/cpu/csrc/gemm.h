@@ -64,6 +64,12 @@ inline void fetch_next(const void* weights) {
   __builtin_prefetch(static_cast<const char*>(weights) + AHEAD, 0, 3);
 }
 
+// Makes room for `count` numbers; memory that is there is not written.
+template <class Vector>
+inline void grow(Vector& vector, std::size_t count) {
+  if (vector.size() < count) vector.resize(count);
+}
+
 // Calls f with `count`, 1 to MOST, as a constant.
 template <int MOST, class F>
 inline void with_count(int64_t count, F&& f) {

@@ -215,7 +215,7 @@ void int4_gemm(int64_t rows, const T* x, const uint8_t* packed, const T* levels,
   constexpr int TERMS = SPLIT_TERMS<T>;
   const int64_t groups = in / GROUP, outputs = blocks * BLOCK;
   split.of<T>(rows, x, in, in);
-  kept_inputs.resize(rows * groups);
+  grow(kept_inputs, rows * groups);
 
   // Pointers, since the thread-local vectors of other threads are empty.
   const int8_t* const terms = split.terms.data();
@@ -232,7 +232,7 @@ void int4_gemm(int64_t rows, const T* x, const uint8_t* packed, const T* levels,
   if constexpr (TERMS == 2) {
     if (rows > FEW_ROWS && !in_tiles) {
       static thread_local std::vector<int16_t> joined;
-      joined.resize(rows * in);
+      grow(joined, rows * in);
       join_terms(rows, terms, in, joined.data(), inputs);
       multiply_pairs(rows, joined.data(), largest, inputs, packed, levels, y, blocks, in, in_threads);
       return;

@@ -42,12 +42,6 @@ struct LineAllocator {
   friend bool operator==(LineAllocator, LineAllocator) { return true; }
 };
 
-// Makes room for `count` numbers; memory that is there is not written.
-template <class Vector>
-inline void grow(Vector& vector, std::size_t count) {
-  if (vector.size() < count) vector.resize(count);
-}
-
 // Numbers whose split is worth a second thread.
 constexpr int64_t WORTH_SPLITTING = 1 << 14;
 
