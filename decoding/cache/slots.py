@@ -170,6 +170,20 @@ class Slots:
         """Take the cache as empty: for a decoder that was fed by other means."""
         self._cached.forget()
 
+    def make_room(self, width: int) -> Tensor:
+        """
+        Free *width* slots of each row, for a forward whose tokens are of no interest.
+
+        They are those after what the row holds; a row that is too full for that forgets its last tokens.
+
+        Returns:
+            Position of the first in each row, ``[batch]`` int64.
+        """
+        starts = [min(held, self.shape.max_length - width) for held in self._cached.valid]
+        for row, start in enumerate(starts):
+            self._cached.forget_from(row, start)
+        return torch.tensor(starts)
+
     def overlap(self, ids: Sequence[int]) -> list[int]:
         """How many leading *ids* each row of the decoder holds already: where a newcomer should sit."""
         tokens = np.asarray(ids, dtype=np.int64)

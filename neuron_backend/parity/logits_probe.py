@@ -48,7 +48,10 @@ class Chunk:
     width: int
 
     kind: str = "tokens"
-    """``"wrong"`` feeds other ids, which are overwritten later; ``"idle"`` feeds padding only."""
+    """
+    ``"wrong"`` feeds other ids, which are overwritten later; ``"idle"`` feeds padding only; ``"half"`` feeds
+    padding, and the tokens of the second half.
+    """
 
 
 @attrs.frozen(eq=False)
@@ -112,11 +115,11 @@ class Probe:
                     self.architecture,
                     f"{whose} failed over a cache that is addressed by position: {error!r}",
                 ) from error
-            if chunk.kind == "tokens":
+            if chunk.kind in ("tokens", "half"):
                 self._compare(logits, ids, chunk, whose)
 
     def _chunks(self) -> Iterator[Chunk]:
-        """Wrong ids, prefill over them, padding only, wrong ids again, and a rewind at every width."""
+        """Wrong ids, prefill over them, padding only, wrong ids again, and rewinds at every width."""
         columns, widths = self.timeline.shape[1], self.shape.widths
         scored = [width for width in widths if width <= self.shape.scored_width] or [widths[0]]
         wrong = Chunk(columns - scored[-1], scored[-1], "wrong")
@@ -130,6 +133,8 @@ class Probe:
         yield wrong
         for width in reversed(widths):
             yield Chunk(columns - width, width)
+            if width > 1:
+                yield Chunk(columns - width, width, "half")
 
     def _inputs(self, chunk: Chunk) -> tuple[Tensor, Tensor]:
         ids = self.timeline[:, chunk.first : chunk.first + chunk.width].clone()
@@ -137,6 +142,8 @@ class Probe:
             ids = torch.where(ids < 0, ids, (ids + 1) % self.shape.vocab_size)
         if chunk.kind == "idle":
             ids.fill_(-1)
+        if chunk.kind == "half":
+            ids[:, : chunk.width // 2] = -1
         return ids, chunk.first - (self.timeline < 0).sum(dim=1)
 
     def _compare(self, logits: Tensor, ids: Tensor, chunk: Chunk, whose: str) -> None:

@@ -10,7 +10,7 @@ import torch
 
 from ...decoding.cache.slots import Slots
 from ...decoding.optional_protocols import AnyDecoder, OffersFeeder
-from ...decoding.protocols import Decoder, SpeculationStep
+from ...decoding.protocols import SpeculationStep
 from .fitted_line import FittedLine
 from .learned_seconds import LEARNING_RATE, LearnedSeconds
 
@@ -57,8 +57,8 @@ def time_widths(decoder: AnyDecoder) -> dict[int, float]:
     """
     Seconds of a forward for each width that scores every column, measured once per decoder.
 
-    The forwards are padding only, which writes nothing; there are six of each width. A forward of several
-    decoders that are combined runs each of them, at its smallest width that fits.
+    There are six forwards of each width. Their tokens, since padding may cost less, are in slots that hold
+    nothing. A forward of several decoders that are combined runs each of them, at its smallest width that fits.
     """
     if isinstance(decoder, OffersFeeder):
         shape, each = decoder.shape, [time_widths(one) for one in decoder.decoders]
@@ -73,21 +73,20 @@ def time_widths(decoder: AnyDecoder) -> dict[int, float]:
         widths = [width for width in shape.widths if width <= shape.scored_width]
         with slots.lock, torch.no_grad():
             for width in widths:
-                _time_forward(decoder, width)
+                _time_forward(slots, width)
             # The widths take turns, so that other load affects all; the minimum, as interruptions only add.
-            turns = [[_time_forward(decoder, width) for width in widths] for _ in range(5)]
+            turns = [[_time_forward(slots, width) for width in widths] for _ in range(5)]
         seconds = dict(zip(widths, map(min, zip(*turns, strict=True)), strict=True))
         _timed[id(decoder)] = seconds
         weakref.finalize(decoder, _timed.pop, id(decoder), None)
     return seconds
 
 
-def _time_forward(decoder: Decoder, width: int) -> float:
-    batch = decoder.shape.batch_size
-    ids, start = torch.full((batch, width), -1), torch.zeros(batch, dtype=torch.int64)
+def _time_forward(slots: Slots, width: int) -> float:
+    ids, start = torch.zeros(slots.shape.batch_size, width, dtype=torch.int64), slots.make_room(width)
     begun = time.perf_counter()
     # Reading a value synchronises with an asynchronous device.
-    decoder.forward(ids, start)[0, 0, 0].item()
+    slots.decoder.forward(ids, start)[0, 0, 0].item()
     return time.perf_counter() - begun
 
 
@@ -101,7 +100,7 @@ class StepSeconds:
     """
 
     _idle: dict[int, float] = attrs.field(factory=dict, init=False)
-    """By width: seconds of a forward of padding."""
+    """By width: seconds of a forward over rows that hold nothing."""
 
     _forward: dict[int, LearnedSeconds] = attrs.field(factory=dict, init=False)
     """By width that was used: seconds of the target."""
@@ -159,7 +158,7 @@ class StepSeconds:
         return self._forward[used].seconds * self._with_attention(width) / self._with_attention(used)
 
     def _with_attention(self, width: int) -> float:
-        """Seconds of an idle forward, and of the attention to the text, which padding has none of."""
+        """Seconds of an idle forward, and of the attention to the text, which it has none of."""
         idle, narrowest = self._idle[width], min(self._idle)
         if narrowest not in self._forward:
             return idle

@@ -10,12 +10,14 @@ import time
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
+from math import prod
 from pathlib import Path
 from typing import Any
 
 import attrs
 import pytest
 import torch
+from torch import Tensor
 
 from decodekit.neuron_backend.targets.cpu import aoti
 from decodekit.neuron_backend.targets.cpu.kernel_library import DTYPES
@@ -59,7 +61,8 @@ def random_case(dice: random.Random, dtype: torch.dtype) -> Case:
 
 def run_seed(driver: Driver, seed: int, dtype: torch.dtype) -> str:
     """
-    Call a kernel and compare: with the expected result, one row or column alone, and other threads.
+    Call a kernel and compare: with the expected result, one row or column alone, other threads, and some
+    rows or columns padding.
 
     Returns:
         What was called.
@@ -77,7 +80,22 @@ def run_seed(driver: Driver, seed: int, dtype: torch.dtype) -> str:
     again = driver.call(case.call, attrs.evolve(way, threads=3 - way.threads))
     if not torch.equal(found.view(torch.uint8), again.view(torch.uint8)):
         raise Wrong("differs in bits with another number of threads")
+    case.check_padded(found, *padded(driver, case, dice))
     return f"{case.call.operation.name.lower()}, {way.place.name.lower()}"
+
+
+def padded(driver: Driver, case: Case, dice: random.Random) -> tuple[Tensor, Tensor]:
+    """The result where some rows or columns are padding, and which of them are tokens."""
+    sizes = case.call.shape[: len(case.at)]
+    count, begin = prod(sizes), dice.randrange(prod(sizes))
+    # Anywhere, or a run of them.
+    end = dice.randint(begin, count)
+    tokens = dice.choice(
+        [[dice.random() < 0.5 for _ in range(count)], [begin <= i < end for i in range(count)]]
+    )
+    ids = tuple(dice.randrange(100) if token else -dice.randint(1, 2) for token in tokens)
+    way = attrs.evolve(random_way(dice), as_programs=False)
+    return driver.call(attrs.evolve(case.call, ids=ids), way), torch.tensor(tokens).view(*sizes)
 
 
 class Session:

@@ -4,13 +4,20 @@ import abc
 from collections.abc import Callable
 from typing import Any
 
+import attrs
 import torch
 from torch import Tensor
 
 from . import kernel_operations
 
-Argument = int | float | Tensor | None | tuple[int, ...]
-"""``int64_t``, ``double``, a pointer to numbers or null, or a pointer to ``int64_t``."""
+
+@attrs.frozen
+class Ids:
+    """The ids of a program's columns."""
+
+
+Argument = int | float | Tensor | None | tuple[int, ...] | Ids
+"""``int64_t``, ``double``, a pointer to numbers or null, a pointer to ``int64_t``, or to a program's ids."""
 
 
 class KernelCalls(abc.ABC):
@@ -23,6 +30,10 @@ class KernelCalls(abc.ABC):
     @abc.abstractmethod
     def call(self, function: str, *arguments: Argument) -> None:
         """Call a C function, or record the call."""
+
+    def ids(self, rows: int) -> Argument:
+        """The token of each of the *rows* of an operation, which may leave out padding; None: not known."""
+        return None
 
     def operations(self) -> dict[Any, Callable[..., Any]]:
         """The method of each operation."""
@@ -39,34 +50,47 @@ class KernelCalls(abc.ABC):
     def float_gemm(self, x: Tensor, weight: Tensor) -> Tensor:
         """As :func:`~.kernel_operations.float_gemm`."""
         y = kernel_operations.float_gemm(x, weight)
-        self.call("decodekit_float_gemm", x.shape[0], x, weight, y, *weight.shape)
+        self.call("decodekit_float_gemm", x.shape[0], self.ids(x.shape[0]), x, weight, y, *weight.shape)
         return y
 
     def int8_gemm(self, x: Tensor, quantized: Tensor, scale: Tensor) -> Tensor:
         """As :func:`~.kernel_operations.int8_gemm`."""
         y = kernel_operations.int8_gemm(x, quantized, scale)
-        self.call("decodekit_int8_gemm", x.shape[0], x, quantized, scale, y, len(scale), x.shape[1])
+        self.call(
+            "decodekit_int8_gemm",
+            x.shape[0],
+            self.ids(x.shape[0]),
+            x,
+            quantized,
+            scale,
+            y,
+            len(scale),
+            x.shape[1],
+        )
         return y
 
     def int4_gemm(self, x: Tensor, packed: Tensor, levels: Tensor) -> Tensor:
         """As :func:`~.kernel_operations.int4_gemm`."""
         # The last dimension of packed is the block.
         y = kernel_operations.int4_gemm(x, packed, levels)
-        self.call("decodekit_int4_gemm", x.shape[0], x, packed, levels, y, *packed.shape[:2])
+        self.call(
+            "decodekit_int4_gemm", x.shape[0], self.ids(x.shape[0]), x, packed, levels, y, *packed.shape[:2]
+        )
         return y
 
     def column_gemm(self, x: Tensor, weight: Tensor) -> Tensor:
         """As :func:`~.kernel_operations.column_gemm`."""
         y = kernel_operations.column_gemm(x, weight)
-        self.call("decodekit_column_gemm", x.shape[0], x, weight, y, *weight.shape)
+        self.call("decodekit_column_gemm", x.shape[0], self.ids(x.shape[0]), x, weight, y, *weight.shape)
         return y
 
-    def expert_gemm(self, x: Tensor, experts: Tensor, weights: Tensor, by_columns: bool) -> Tensor:
+    def expert_gemm(self, x: Tensor, experts: Tensor, weights: Tensor, by_columns: bool, each: int) -> Tensor:
         """As :func:`~.kernel_operations.expert_gemm`."""
         most, out, inputs = weights.mT.shape if by_columns else weights.shape
-        y = kernel_operations.expert_gemm(x, experts, weights, by_columns)
+        y = kernel_operations.expert_gemm(x, experts, weights, by_columns, each)
+        ids = self.ids(x.shape[0] // each) if each else None
         counts = (most, out, inputs, int(by_columns))
-        self.call("decodekit_expert_gemm", x.shape[0], x, experts, weights, y, *counts)
+        self.call("decodekit_expert_gemm", x.shape[0], ids, each, x, experts, weights, y, *counts)
         return y
 
     def top_k(self, x: Tensor, k: int) -> tuple[Tensor, Tensor]:
@@ -92,5 +116,15 @@ class KernelCalls(abc.ABC):
         y = kernel_operations.attention(query, keys, values, mask, sinks, scale, cap)
         strided = [part for tensor in (keys, values, mask) for part in (tensor, tensor.stride()[:3])]
         counts = (batch, width, heads, groups, slots, key_dim, value_dim)
-        self.call("decodekit_attention", query, *strided, y, *counts, sinks, float(scale), float(cap))
+        self.call(
+            "decodekit_attention",
+            self.ids(batch * width),
+            query,
+            *strided,
+            y,
+            *counts,
+            sinks,
+            float(scale),
+            float(cap),
+        )
         return y

@@ -16,7 +16,7 @@ _library.define("float_gemm(Tensor x, Tensor weight) -> Tensor")
 _library.define("int8_gemm(Tensor x, Tensor quantized, Tensor scale) -> Tensor")
 _library.define("int4_gemm(Tensor x, Tensor packed, Tensor levels) -> Tensor")
 _library.define("column_gemm(Tensor x, Tensor weight) -> Tensor")
-_library.define("expert_gemm(Tensor x, Tensor experts, Tensor weights, bool by_columns) -> Tensor")
+_library.define("expert_gemm(Tensor x, Tensor experts, Tensor weights, bool by_columns, int each) -> Tensor")
 _library.define("top_k(Tensor x, int k) -> (Tensor, Tensor)")
 _library.define(
     "attention(Tensor query, Tensor keys, Tensor values, Tensor mask, Tensor? sinks, float scale, float cap)"
@@ -53,7 +53,7 @@ def column_gemm(x: Tensor, weight: Tensor) -> Tensor:
     return x.new_empty(x.shape[0], weight.shape[1])
 
 
-def expert_gemm(x: Tensor, experts: Tensor, weights: Tensor, by_columns: bool) -> Tensor:
+def expert_gemm(x: Tensor, experts: Tensor, weights: Tensor, by_columns: bool, each: int) -> Tensor:
     """
     Products of rows by the weights of an expert each.
 
@@ -65,6 +65,8 @@ def expert_gemm(x: Tensor, experts: Tensor, weights: Tensor, by_columns: bool) -
         weights: ``[experts, out, in]``.
 
         by_columns: Whether *weights* are ``[experts, in, out]`` instead.
+
+        each: How many rows each column of a step has, one after the other; 0 if they are not in that order.
 
     Returns:
         ``[rows, out]``.

@@ -45,7 +45,7 @@ def _multiply_by_all_experts(node: Node, kernels: Kernels) -> None:
         numbers = call(_aten.expand.default, (call(_aten.unsqueeze.default, (numbers, 1)), [experts, rows]))
         numbers = call(_aten.clone.default, (numbers,), {"memory_format": torch.contiguous_format})
         numbers = call(_aten.reshape.default, (numbers, [experts * rows]))
-        out = call(torch.ops.decodekit.expert_gemm.default, (flat, numbers, weights, True))
+        out = call(torch.ops.decodekit.expert_gemm.default, (flat, numbers, weights, True, 0))
         out = call(_aten.reshape.default, (out, [experts, rows, weight.shape[2]]))
     out.meta = dict(node.meta)
     node.replace_all_uses_with(out)

@@ -174,18 +174,18 @@ def multiply_by_experts(
     tokens, chosen = top_k_index.shape
     numbers = top_k_index.reshape(-1)
     x = hidden_states.repeat_interleave(chosen, dim=0)
-    x = _product(experts, "gate_up_proj" if experts.has_gate else "up_proj", x, numbers)
+    x = _product(experts, "gate_up_proj" if experts.has_gate else "up_proj", x, numbers, chosen)
     x = experts._apply_gate(x) if experts.has_gate else experts.act_fn(x)
-    x = _product(experts, "down_proj", x, numbers)
+    x = _product(experts, "down_proj", x, numbers, chosen)
     if getattr(experts, "has_post_expert_norm", False):
         x = experts.post_expert_norm(x)
     weighted = x * top_k_weights.reshape(-1, 1)
     return weighted.view(tokens, chosen, -1).sum(dim=1).to(hidden_states.dtype)
 
 
-def _product(experts: Any, name: str, x: Tensor, numbers: Tensor) -> Tensor:
+def _product(experts: Any, name: str, x: Tensor, numbers: Tensor, each: int) -> Tensor:
     weights: Tensor = getattr(experts, name)
     out: Tensor = torch.ops.decodekit.expert_gemm(
-        x.to(weights.dtype).contiguous(), numbers, weights, experts.is_transposed
+        x.to(weights.dtype).contiguous(), numbers, weights, experts.is_transposed, each
     )
     return out + getattr(experts, f"{name}_bias")[numbers] if experts.has_bias else out

@@ -15,6 +15,9 @@ from .equal_layers import EqualLayers
 INPUT = "input."
 """Prefix of the names of a step's inputs before the cache, which are numbered."""
 
+IDS = f"{INPUT}0"
+"""The name of a step's first input: the ids of its columns, of which negative ones are padding."""
+
 STATE = "cache."
 """Prefix of the names of the cache's tensors, which are numbered."""
 

@@ -23,8 +23,9 @@ SANITIZERS = (
 )
 
 ENVIRONMENT = {
-    # Leaks are looked for by a tracer, which containers forbid.
-    "ASAN_OPTIONS": "detect_leaks=0:detect_stack_use_after_return=1",
+    # Leaks are looked for by a tracer, which containers forbid. Frames of GCC 12's fake stack are not aligned
+    # for vectors of 64 bytes, which it stores in them all the same.
+    "ASAN_OPTIONS": "detect_leaks=0:detect_stack_use_after_return=0",
     # Threads that wait for a request leave the processor to who makes it.
     "OMP_WAIT_POLICY": "passive",
 }

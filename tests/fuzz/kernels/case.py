@@ -60,6 +60,17 @@ class Case:
         part = found[self.at].reshape(alone.shape)
         require(equal(part, alone), part, alone, f"differs in bits from {self.at} alone")
 
+    def check_padded(self, found: Tensor, padded: Tensor, tokens: Tensor) -> None:
+        """
+        Compare a result with that where only some rows or columns are *tokens*.
+
+        Raises:
+            Wrong: Tokens differ, or padding is not zero.
+        """
+        same, zero = padded[tokens], padded[~tokens]
+        require(equal(found[tokens], same), same, found[tokens], "differs in bits beside padding")
+        require(zero == 0, zero, torch.zeros_like(zero), "is not zero where padding is")
+
 
 def equal(found: Tensor, expected: Tensor) -> Tensor:
     """Where numbers are equal, or both NaN."""

@@ -1,7 +1,7 @@
 // A program that calls one kernel for each request on its standard input: driver.py has the other side.
 //
-// A request is a row of int64: operation, way, threads, place, the bits of the scale and the cap, and the number of tensors;
-// then each tensor: the number of dimensions, sizes, strides, bytes of an item, bytes of all, and the bytes;
+// A request is a row of int64: operation, way, threads, place, the bits of the scale and the cap, the number of ids, the
+// ids, and the number of tensors; then each tensor: the number of dimensions, sizes, strides, bytes of an item, bytes of all, and the bytes;
 // then the number of bytes of the result. The answer is 1 and the bytes of the result, or 0 if the kernel
 // does not know the number of rows.
 
@@ -58,34 +58,34 @@ std::unique_ptr<AtenTensorOpaque> tensor(Place place) {
 }
 
 // As Library in kernel_library.py calls them.
-void call_functions(Operation operation, const Tensors& of, const Scoring& scoring, void* y) {
+void call_functions(Operation operation, const Tensors& of, const int64_t* ids, const Scoring& scoring, void* y) {
   const auto at = [&](int i) -> void* { return of[i]->memory->data(); };
   const auto size = [&](int i, int dimension) { return of[i]->sizes.at(dimension); };
   const int64_t rows = size(0, 0);
   switch (operation) {
     case FLOATS:
-      decodekit_float_gemm(rows, at(0), at(1), y, size(1, 0), size(1, 1));
+      decodekit_float_gemm(rows, ids, at(0), at(1), y, size(1, 0), size(1, 1));
       return;
     case INT8:
-      decodekit_int8_gemm(rows, at(0), at(1), at(2), y, size(2, 0), size(0, 1));
+      decodekit_int8_gemm(rows, ids, at(0), at(1), at(2), y, size(2, 0), size(0, 1));
       return;
     case INT4:
-      decodekit_int4_gemm(rows, at(0), at(1), at(2), y, size(1, 0), size(1, 1));
+      decodekit_int4_gemm(rows, ids, at(0), at(1), at(2), y, size(1, 0), size(1, 1));
       return;
     case ATTENTION:
       decodekit_attention(
-          at(0), at(1), of[1]->strides.data(), at(2), of[2]->strides.data(), at(3), of[3]->strides.data(), y, rows,
+          ids, at(0), at(1), of[1]->strides.data(), at(2), of[2]->strides.data(), at(3), of[3]->strides.data(), y, rows,
           size(0, 1), size(0, 2), size(2, 1), size(2, 2), size(0, 3), size(2, 3), of.size() > 4 ? at(4) : nullptr,
           scoring.scale, scoring.cap);
       return;
     case COLUMNS:
-      decodekit_column_gemm(rows, at(0), at(1), y, size(1, 0), size(1, 1));
+      decodekit_column_gemm(rows, ids, at(0), at(1), y, size(1, 0), size(1, 1));
       return;
     case EXPERTS:
-      decodekit_expert_gemm(rows, at(0), at(1), at(2), y, size(2, 0), size(2, 1), size(2, 2), false);
+      decodekit_expert_gemm(rows, ids, 1, at(0), at(1), at(2), y, size(2, 0), size(2, 1), size(2, 2), false);
       return;
     case EXPERT_COLUMNS:
-      decodekit_expert_gemm(rows, at(0), at(1), at(2), y, size(2, 0), size(2, 2), size(2, 1), true);
+      decodekit_expert_gemm(rows, ids, 1, at(0), at(1), at(2), y, size(2, 0), size(2, 2), size(2, 1), true);
       return;
   }
   std::abort();
@@ -116,7 +116,7 @@ void call_operations(Operation operation, const Tensors& of, const Scoring& scor
       return succeed(aoti_torch_cpu_column_gemm(at(0), at(1), &y));
     case EXPERTS:
     case EXPERT_COLUMNS:
-      return succeed(aoti_torch_cpu_expert_gemm(at(0), at(1), at(2), operation == EXPERT_COLUMNS, &y));
+      return succeed(aoti_torch_cpu_expert_gemm(at(0), at(1), at(2), operation == EXPERT_COLUMNS, 0, &y));
   }
   std::abort();
 }
@@ -132,6 +132,7 @@ void serve(Operation operation) {
   const Place place = driver::made_at = static_cast<Place>(number());
   Scoring scoring;
   read(&scoring, sizeof scoring);
+  const std::vector<int64_t> ids = numbers(number());
   Tensors tensors(number());
   for (auto& each : tensors) each = tensor(place);
   const int64_t bytes = number();
@@ -142,7 +143,7 @@ void serve(Operation operation) {
     driver::made.reset();
   } else {
     const Memory y(bytes, place);
-    call_functions(operation, tensors, scoring, y.data());
+    call_functions(operation, tensors, ids.empty() ? nullptr : ids.data(), scoring, y.data());
     answer(y.data(), bytes);
   }
 }

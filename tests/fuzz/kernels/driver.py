@@ -66,6 +66,9 @@ class Call:
     cap: float = 0.0
     """Cap of attention scores; 0: none."""
 
+    ids: tuple[int, ...] = ()
+    """The token of each row or column, -1 for padding; none: all are computed."""
+
 
 @attrs.frozen(eq=False)
 class Driver:
@@ -107,7 +110,11 @@ class Driver:
         dtype = call.tensors[0].dtype
         size = prod(call.shape) * dtype.itemsize
         integers = (call.operation, way.as_programs, way.threads, way.place)
-        head = struct.pack("<4q2dq", *integers, call.scale, call.cap, len(call.tensors))
+        assert not (call.ids and way.as_programs)
+        ids = struct.pack(f"<{len(call.ids) + 1}q", len(call.ids), *call.ids)
+        head = (
+            struct.pack("<4q2d", *integers, call.scale, call.cap) + ids + struct.pack("<q", len(call.tensors))
+        )
         try:
             self._stdin.write(b"".join([head, *map(_described, call.tensors), struct.pack("<q", size)]))
             self._stdin.flush()

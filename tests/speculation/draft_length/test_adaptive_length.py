@@ -16,6 +16,7 @@ import pytest
 import torch
 
 from decodekit.decoding import Generator, Greedy, MaxNewTokens, Sample, SpeculationStep
+from decodekit.decoding.cache.slots import Slots
 from decodekit.decoding.protocols import Drafter
 from decodekit.speculation import AdaptiveLength, DraftModel, PromptLookup, SpeculativeGenerator
 from decodekit.speculation.draft_length import step_seconds
@@ -29,7 +30,7 @@ STEPS = {1: 1.0, 5: 1.3, 9: 1.6}
 
 
 def timed(monkeypatch: pytest.MonkeyPatch, idle: dict[int, float]) -> step_seconds.StepSeconds:
-    """The seconds of a decoder whose forwards of padding take *idle* by width."""
+    """The seconds of a decoder whose forwards over rows that hold nothing take *idle* by width."""
     monkeypatch.setattr(step_seconds, "time_widths", lambda decoder: idle)
     seconds = step_seconds.StepSeconds()
     seconds.prepare(ScriptedDecoder(torch.zeros(1, 2)), exact_width=False)
@@ -307,7 +308,7 @@ class TestWhatItLearns:
         assert 0 < seconds.verify(0) < 1e-6
 
     def test_that_every_column_attends_to_the_text(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        """Which those of padding, whose time was taken, do not; by no more than a tenth each."""
+        """Which those whose time was taken do not; by no more than a tenth each."""
         seconds = timed(monkeypatch, {1: 1.0, 5: 1.5})
         for _ in range(60):
             seconds.learn(SpeculationStep(0, (0,), (0,), 0.0, 1.05, 0.0), 0)
@@ -492,13 +493,27 @@ class TestInTheLoop:
         assert policy._rates.acceptance()[0] > 0.6
 
     def test_the_target_is_timed_once(self) -> None:
-        """When the first generator is built: idle forwards of every scored width, nothing written."""
+        """When the first generator is built: forwards of every scored width, behind what its rows hold."""
         target = ScriptedDecoder(TABLE, widths=(1, 3, 5, 16))
+        before = Generator(target, stop=MaxNewTokens(4))([1, 2, 3]).ids
+        fed, held = len(target.forwards), target.slots.clone()
         for policy in (AdaptiveLength(4), AdaptiveLength(2)):
             SpeculativeGenerator(target, PromptLookup(), num_draft_tokens=policy)
 
-        assert [1, 3, 5] * 6 == target.forwards
-        assert (target.slots == -1).all()
+        assert [1, 3, 5] * 6 == target.forwards[fed:]
+        assert torch.equal(held[0, :6], target.slots[0, :6])
+        assert [6] == Slots.of(target).held()
+        assert before == Generator(target, stop=MaxNewTokens(4))([1, 2, 3]).ids
+
+    def test_a_full_row_forgets_its_end_alone(self) -> None:
+        """It is fed again by the next text that needs it."""
+        target = ScriptedDecoder(TABLE, max_length=16, widths=(1, 5))
+        ids = [1, 2] * 7
+        before = Generator(target, stop=MaxNewTokens(2))(ids).ids
+        step_seconds.time_widths(target)
+
+        assert [11] == Slots.of(target).held()
+        assert before == Generator(target, stop=MaxNewTokens(2))(ids).ids
 
     def test_a_second_generator_changes_nothing(self) -> None:
         """Times learned from steps are not replaced by those of idle forwards."""

@@ -32,6 +32,14 @@ struct Sizes {
   int64_t sharing() const { return heads / groups; }
 };
 
+// The token of each column, [batch][width]; negative for padding. Null: all are tokens.
+struct Ids {
+  const int64_t* of;
+  int64_t width;
+
+  bool is_token(int64_t row, int64_t column) const { return !of || of[row * width + column] >= 0; }
+};
+
 // Some columns of some groups of some batch rows.
 struct Part {
   int64_t first_row, rows, first_group, groups, first_column, columns;
@@ -182,7 +190,7 @@ inline void combine_pieces(float* pieces, int64_t count, int64_t apart, int64_t 
   narrow(total, dim, out);
 }
 
-// The pieces to read: those that some column of the part attends to in their row, ordered by row, group and slot.
+// The pieces to read: those that some token of the part attends to in its row, ordered by row, group and slot.
 struct Plan {
   struct Piece {
     int64_t row, group, first;
@@ -191,7 +199,7 @@ struct Plan {
   std::vector<int64_t> begins;  // Index of each row's first piece, and the end of the last row's.
 
   template <class T>
-  void make(const Strided<T>& mask, const Sizes& sizes, const Part& part) {
+  void make(const Strided<T>& mask, const Ids& ids, const Sizes& sizes, const Part& part) {
     using Limits = std::numeric_limits<T>;
     T hidden[PIECE];
     // As in kv_cache/masks.py.
@@ -200,8 +208,9 @@ struct Plan {
     const auto is_seen = [&](int64_t row, int64_t first) {
       const int64_t bytes = std::min(PIECE, sizes.slots - first) * sizeof(T);
       for (int64_t head = 0; head < heads; ++head)
-        for (int64_t column = 0; column < part.columns; ++column)
-          if (std::memcmp(mask.at(row, head, part.first_column + column) + first, hidden, bytes) != 0) return true;
+        for (int64_t column = part.first_column; column < part.first_column + part.columns; ++column)
+          if (ids.is_token(row, column) && std::memcmp(mask.at(row, head, column) + first, hidden, bytes) != 0)
+            return true;
       return false;
     };
     pieces.clear();
@@ -258,17 +267,44 @@ inline void attend_piece(
   });
 }
 
+// The columns of a part that are a token in any of its rows, and those between them.
+inline Part around_tokens(Part part, const Ids& ids) {
+  const auto is_padding = [&](int64_t column) {
+    for (int64_t row = part.first_row; row < part.first_row + part.rows; ++row)
+      if (ids.is_token(row, column)) return false;
+    return true;
+  };
+  for (; part.columns > 0 && is_padding(part.first_column + part.columns - 1); --part.columns) {}
+  for (; part.columns > 0 && is_padding(part.first_column); --part.columns) ++part.first_column;
+  return part;
+}
+
+// Zeros for the columns of a part that are not among those of `kept`.
+template <class T>
+inline void clear_others(const Part& part, const Part& kept, const Sizes& sizes, T* out) {
+  const int64_t dim = sizes.sharing() * sizes.value_dim;
+  for (int64_t row = part.first_row; row < part.first_row + part.rows; ++row)
+    for (int64_t column = part.first_column; column < part.first_column + part.columns; ++column)
+      if (column < kept.first_column || column >= kept.first_column + kept.columns)
+        std::fill_n(
+            out + ((row * sizes.width + column) * sizes.groups + part.first_group) * dim, part.groups * dim,
+            static_cast<T>(0.0f));
+}
+
 // Attention of one part; several threads share its pieces if `in_threads` is set.
 template <class T>
 void attend_part(
-    const T* query, const Strided<T>& keys, const Strided<T>& values, const Strided<T>& mask, T* out,
-    const Sizes& sizes, const Part& part, const Scoring& scoring, bool in_threads) {
+    const T* query, const Strided<T>& keys, const Strided<T>& values, const Strided<T>& mask, const Ids& ids, T* out,
+    const Sizes& sizes, const Part& all, const Scoring& scoring, bool in_threads) {
+  const Part part = around_tokens(all, ids);
+  clear_others(all, part, sizes, out);
+  if (part.columns == 0) return;
   using Input = typename Lanes<T>::Input;
   static thread_local Plan kept_plan;
   static thread_local std::vector<Input> kept_queries;
   static thread_local std::vector<float> kept_found;
   const int64_t sharing = sizes.sharing(), rows = part.columns * sharing;
-  kept_plan.make(mask, sizes, part);
+  kept_plan.make(mask, ids, sizes, part);
   kept_queries.resize(part.rows * part.groups * rows * sizes.key_dim);
   gather(query, sizes, part, kept_queries.data());
   const int64_t count = kept_plan.pieces.size(), apart = rows * Found::size(sizes.value_dim);
@@ -297,25 +333,27 @@ void attend_part(
       float* const first = found + (plan.begins[row] + group * seen) * apart;
       const int64_t column = part.first_column + own / sharing;
       const int64_t head = (part.first_group + group) * sharing + own % sharing;
+      // Padding has no piece of its own, and becomes zero.
       combine_pieces(
-          first + own * Found::size(sizes.value_dim), seen, apart, sizes.value_dim, sinks ? sinks + head : nullptr,
+          first + own * Found::size(sizes.value_dim), ids.is_token(part.first_row + row, column) ? seen : 0, apart,
+          sizes.value_dim, sinks ? sinks + head : nullptr,
           out + (((part.first_row + row) * sizes.width + column) * sizes.heads + head) * sizes.value_dim);
     }
   }
 }
 
-// query and out are [batch][width][heads][dim]. The last dimension of keys, values and mask is contiguous,
+// query and out are [batch][width][heads][dim]; of padding, out is zero. The last dimension of keys, values and mask is contiguous,
 // and the last two of keys and values.
 //
 // Few columns are one part, whose pieces are shared by the threads. Many are divided into parts, so that a
 // part's results stay in a cache, and what its columns do not see is not read.
 template <class T>
 void attention(
-    const T* query, const Strided<T>& keys, const Strided<T>& values, const Strided<T>& mask, T* out,
+    const T* query, const Strided<T>& keys, const Strided<T>& values, const Strided<T>& mask, const Ids& ids, T* out,
     const Sizes& sizes, const Scoring& scoring) {
   if (sizes.width <= COLUMNS_TOGETHER) {
     const Part all{0, sizes.batch, 0, sizes.groups, 0, sizes.width};
-    attend_part(query, keys, values, mask, out, sizes, all, scoring, true);
+    attend_part(query, keys, values, mask, ids, out, sizes, all, scoring, true);
     return;
   }
   const int64_t blocks = (sizes.width + COLUMNS_TOGETHER - 1) / COLUMNS_TOGETHER;
@@ -324,7 +362,7 @@ void attention(
   for (int64_t i = 0; i < sizes.batch * sizes.groups * blocks; ++i) {
     const int64_t row = i / (sizes.groups * blocks), group = i / blocks % sizes.groups, block = i % blocks;
     const int64_t column = block * COLUMNS_TOGETHER, columns = std::min(COLUMNS_TOGETHER, sizes.width - column);
-    attend_part(query, keys, values, mask, out, sizes, {row, 1, group, 1, column, columns}, scoring, false);
+    attend_part(query, keys, values, mask, ids, out, sizes, {row, 1, group, 1, column, columns}, scoring, false);
   }
 }
 

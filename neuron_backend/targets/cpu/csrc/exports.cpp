@@ -10,6 +10,7 @@
 #include "float_gemm.h"
 #include "int4_gemm.h"
 #include "int8_gemm.h"
+#include "padding.h"
 #include "top_k.h"
 
 namespace {
@@ -40,6 +41,12 @@ const int64_t* strides(AtenTensorHandle tensor) {
   return found;
 }
 
+template <class Gemm>
+void multiply_tokens(int64_t rows, const void* ids, const void* x, void* y, int64_t out, int64_t in, Gemm gemm) {
+  decodekit::multiply_tokens(
+      rows, static_cast<const int64_t*>(ids), static_cast<const Number*>(x), static_cast<Number*>(y), out, in, gemm);
+}
+
 // An uninitialised contiguous tensor.
 AtenTensorHandle empty(int32_t dtype, std::initializer_list<int64_t> sizes) {
   int64_t strides[4] = {1, 1, 1, 1};
@@ -59,22 +66,28 @@ AtenTensorHandle empty(AtenTensorHandle like, std::initializer_list<int64_t> siz
 
 extern "C" {
 
-void decodekit_float_gemm(int64_t rows, const void* x, const void* weights, void* y, int64_t out, int64_t in) {
-  decodekit::float_gemm<Number>(
-      rows, static_cast<const Number*>(x), static_cast<const Number*>(weights), static_cast<Number*>(y), out, in);
+// Functions that get the ids of rows do not compute rows of padding, which become zero; without (null), they do.
+
+void decodekit_float_gemm(
+    int64_t rows, const void* ids, const void* x, const void* weights, void* y, int64_t out, int64_t in) {
+  multiply_tokens(rows, ids, x, y, out, in, [=](int64_t count, const Number* inputs, Number* products) {
+    decodekit::float_gemm<Number>(count, inputs, static_cast<const Number*>(weights), products, out, in);
+  });
 }
 
-void decodekit_column_gemm(int64_t rows, const void* x, const void* weights, void* y, int64_t in, int64_t out) {
-  decodekit::column_gemm<Number>(
-      rows, static_cast<const Number*>(x), static_cast<const Number*>(weights), static_cast<Number*>(y), out, in);
+void decodekit_column_gemm(
+    int64_t rows, const void* ids, const void* x, const void* weights, void* y, int64_t in, int64_t out) {
+  multiply_tokens(rows, ids, x, y, out, in, [=](int64_t count, const Number* inputs, Number* products) {
+    decodekit::column_gemm<Number>(count, inputs, static_cast<const Number*>(weights), products, out, in);
+  });
 }
 
 void decodekit_expert_gemm(
-    int64_t rows, const void* x, const void* experts, const void* weights, void* y, int64_t most, int64_t out,
+    int64_t rows, const void* ids, int64_t each, const void* x, const void* experts, const void* weights, void* y, int64_t most, int64_t out,
     int64_t in, int64_t by_columns) {
   decodekit::expert_gemm<Number>(
-      rows, static_cast<const Number*>(x), static_cast<const int64_t*>(experts), static_cast<const Number*>(weights),
-      static_cast<Number*>(y), most, out, in, by_columns);
+      rows, static_cast<const int64_t*>(ids), each, static_cast<const Number*>(x),
+      static_cast<const int64_t*>(experts), static_cast<const Number*>(weights), static_cast<Number*>(y), most, out, in, by_columns);
 }
 
 void decodekit_top_k(int64_t rows, const void* x, void* values, void* indices, int64_t size, int64_t k) {
@@ -83,29 +96,33 @@ void decodekit_top_k(int64_t rows, const void* x, void* values, void* indices, i
 }
 
 void decodekit_int8_gemm(
-    int64_t rows, const void* x, const void* weights, const void* scale, void* y, int64_t out, int64_t in) {
-  decodekit::int8_gemm<Number>(
-      rows, static_cast<const Number*>(x), static_cast<const uint8_t*>(weights), static_cast<const Number*>(scale),
-      static_cast<Number*>(y), out, in);
+    int64_t rows, const void* ids, const void* x, const void* weights, const void* scale, void* y, int64_t out,
+    int64_t in) {
+  multiply_tokens(rows, ids, x, y, out, in, [=](int64_t count, const Number* inputs, Number* products) {
+    decodekit::int8_gemm<Number>(
+        count, inputs, static_cast<const uint8_t*>(weights), static_cast<const Number*>(scale), products, out, in);
+  });
 }
 
 void decodekit_int4_gemm(
-    int64_t rows, const void* x, const void* packed, const void* levels, void* y, int64_t blocks, int64_t in) {
-  decodekit::int4_gemm<Number>(
-      rows, static_cast<const Number*>(x), static_cast<const uint8_t*>(packed), static_cast<const Number*>(levels),
-      static_cast<Number*>(y), blocks, in);
+    int64_t rows, const void* ids, const void* x, const void* packed, const void* levels, void* y, int64_t blocks,
+    int64_t in) {
+  multiply_tokens(rows, ids, x, y, blocks * BLOCK, in, [=](int64_t count, const Number* inputs, Number* products) {
+    decodekit::int4_gemm<Number>(
+        count, inputs, static_cast<const uint8_t*>(packed), static_cast<const Number*>(levels), products, blocks, in);
+  });
 }
 
-// Strides of the first three dimensions. Sinks are a score for each head, or null.
+// Strides of the first three dimensions. Sinks are a score for each head, or null. Ids are [batch][width], or null.
 
 void decodekit_attention(
-    const void* query, const void* keys, const int64_t* key_strides, const void* values,
+    const void* ids, const void* query, const void* keys, const int64_t* key_strides, const void* values,
     const int64_t* value_strides, const void* mask, const int64_t* mask_strides, void* y, int64_t batch,
     int64_t width, int64_t heads, int64_t groups, int64_t slots, int64_t key_dim, int64_t value_dim,
     const void* sinks, double scale, double cap) {
   decodekit::attention<Number>(
       static_cast<const Number*>(query), strided(keys, key_strides), strided(values, value_strides),
-      strided(mask, mask_strides), static_cast<Number*>(y),
+      strided(mask, mask_strides), {static_cast<const int64_t*>(ids), width}, static_cast<Number*>(y),
       {batch, width, heads, groups, slots, key_dim, value_dim},
       {static_cast<float>(scale), static_cast<float>(cap), sinks});
 }
@@ -115,23 +132,24 @@ void decodekit_attention(
 AOTITorchError aoti_torch_cpu_float_gemm(AtenTensorHandle x, AtenTensorHandle weights, AtenTensorHandle* y) {
   const int64_t out = size(weights, 0);
   *y = empty(x, {size(x, 0), out});
-  decodekit_float_gemm(size(x, 0), data<void>(x), data<void>(weights), data<void>(*y), out, size(x, 1));
+  decodekit_float_gemm(size(x, 0), nullptr, data<void>(x), data<void>(weights), data<void>(*y), out, size(x, 1));
   return AOTI_TORCH_SUCCESS;
 }
 
 AOTITorchError aoti_torch_cpu_column_gemm(AtenTensorHandle x, AtenTensorHandle weights, AtenTensorHandle* y) {
   const int64_t out = size(weights, 1);
   *y = empty(x, {size(x, 0), out});
-  decodekit_column_gemm(size(x, 0), data<void>(x), data<void>(weights), data<void>(*y), size(x, 1), out);
+  decodekit_column_gemm(size(x, 0), nullptr, data<void>(x), data<void>(weights), data<void>(*y), size(x, 1), out);
   return AOTI_TORCH_SUCCESS;
 }
 
 AOTITorchError aoti_torch_cpu_expert_gemm(
-    AtenTensorHandle x, AtenTensorHandle experts, AtenTensorHandle weights, int32_t by_columns, AtenTensorHandle* y) {
+    AtenTensorHandle x, AtenTensorHandle experts, AtenTensorHandle weights, int32_t by_columns, int64_t each,
+    AtenTensorHandle* y) {
   const int64_t out = size(weights, by_columns ? 2 : 1);
   *y = empty(x, {size(x, 0), out});
   decodekit_expert_gemm(
-      size(x, 0), data<void>(x), data<void>(experts), data<void>(weights), data<void>(*y), size(weights, 0), out,
+      size(x, 0), nullptr, each, data<void>(x), data<void>(experts), data<void>(weights), data<void>(*y), size(weights, 0), out,
       size(x, 1), by_columns);
   return AOTI_TORCH_SUCCESS;
 }
@@ -149,7 +167,7 @@ AOTITorchError aoti_torch_cpu_int8_gemm(
   const int64_t out = size(scale, 0);
   *y = empty(x, {size(x, 0), out});
   decodekit_int8_gemm(
-      size(x, 0), data<void>(x), data<void>(weights), data<void>(scale), data<void>(*y), out, size(x, 1));
+      size(x, 0), nullptr, data<void>(x), data<void>(weights), data<void>(scale), data<void>(*y), out, size(x, 1));
   return AOTI_TORCH_SUCCESS;
 }
 
@@ -158,7 +176,7 @@ AOTITorchError aoti_torch_cpu_int4_gemm(
   const int64_t blocks = size(packed, 0);
   *y = empty(x, {size(x, 0), blocks * BLOCK});
   decodekit_int4_gemm(
-      size(x, 0), data<void>(x), data<void>(packed), data<void>(levels), data<void>(*y), blocks, size(x, 1));
+      size(x, 0), nullptr, data<void>(x), data<void>(packed), data<void>(levels), data<void>(*y), blocks, size(x, 1));
   return AOTI_TORCH_SUCCESS;
 }
 
@@ -168,7 +186,7 @@ AOTITorchError aoti_torch_cpu_attention(
   const int64_t batch = size(query, 0), width = size(query, 1), heads = size(query, 2), dim = size(values, 3);
   *y = empty(query, {batch, width, heads, dim});
   decodekit_attention(
-      data<void>(query), data<void>(keys), strides(keys), data<void>(values), strides(values), data<void>(mask),
+      nullptr, data<void>(query), data<void>(keys), strides(keys), data<void>(values), strides(values), data<void>(mask),
       strides(mask), data<void>(*y), batch, width, heads, size(keys, 1), size(keys, 2), size(query, 3), dim,
       sinks ? data<void>(*sinks) : nullptr, scale, cap);
   return AOTI_TORCH_SUCCESS;

@@ -13,7 +13,7 @@ from ...layered.equal_layers import EqualLayers, equal_layers
 from ...layered.layer_graphs import LayeredGraph
 from ...layered.layer_record import Metadata
 from ...layered.layered_step import layered_step
-from ...layered.step_tensors import StepTensors
+from ...layered.step_tensors import IDS, StepTensors
 from ..aoti import CONSTANTS, FINGERPRINT, INDUCTOR_OPTIONS, open_span
 from ..graph_rewrites import rewrite_graph
 from ..kernel_description import BIT_EXACT
@@ -74,16 +74,18 @@ def _recorded(
     main = lower(graphs.main, INDUCTOR_OPTIONS)
     layers = {kind: lower(layer.module, INDUCTOR_OPTIONS) for kind, layer in graphs.layers.items()}
     known = {name: tensor.detach() for name, tensor in tensors.values.items()}
+    columns = tensors.values[IDS].numel()
     recordings: list[Recording] = []
     inside: dict[int, list[Recording]] = {kind: [] for kind in layers}
     for slots in addresses:
         values = {**known, **constants, tensors.slots: slots}
-        recording, given = main.recorded([values[name] for name in graphs.inputs])
+        recording, given = main.recorded([values[name] for name in graphs.inputs], columns)
         recordings.append(recording)
         for kind, lowered in layers.items():
-            inside[kind].append(_recorded_layer(graphs, kind, lowered, given, tensors))
+            inside[kind].append(_recorded_layer(graphs, kind, lowered, given, tensors, columns))
+    ids = graphs.inputs.index(IDS)
     if equal is None:
-        return ProgramCalls(tuple(recordings)), ()
+        return ProgramCalls(tuple(recordings), ids=ids), ()
     first = len(graphs.inputs) + len(recordings[0].outputs)
     rows, own = _own_tensors(graphs, equal, tensors, first)
     order = list(layers)
@@ -93,6 +95,7 @@ def _recorded(
         tuple(order.index(kind) for kind in equal.kinds),
         rows,
         tuple(map(_bytes, equal.carried)),
+        ids,
     )
     return calls, own
 
@@ -103,6 +106,7 @@ def _recorded_layer(
     lowered: LoweredGraph,
     given: Sequence[Sequence[Tensor]],
     tensors: StepTensors,
+    columns: int,
 ) -> Recording:
     carried, shared = given
     values = []
@@ -111,7 +115,7 @@ def _recorded_layer(
             values.append(tensors.values[tensors.names[kind, source.role]])
         else:
             values.append((carried if source.kind == "carried" else shared)[source.number])
-    return lowered.recorded(values)[0]
+    return lowered.recorded(values, columns)[0]
 
 
 def _own_tensors(

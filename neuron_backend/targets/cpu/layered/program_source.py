@@ -8,6 +8,7 @@ from typing import Any
 import attrs
 
 from ...layered.layer_graphs import Source
+from ..kernel_calls import Ids
 from .memory_plan import ALIGNMENT, Lifetime, MemoryPlan, aligned, plan
 from .program_file import ENTRY
 from .recorded_calls import Call, Loop, Place, Recording
@@ -48,6 +49,9 @@ class ProgramCalls:
 
     carried: tuple[int, ...] = ()
     """Bytes of each tensor that layers pass on."""
+
+    ids: int = 0
+    """The pointer of the columns' ids."""
 
 
 def program_source(calls: ProgramCalls) -> tuple[str, int]:
@@ -98,7 +102,7 @@ def _declarations(calls: ProgramCalls) -> Iterator[str]:
 
 
 def _type(argument: Any) -> str:
-    if argument is None or isinstance(argument, Place):
+    if argument is None or isinstance(argument, Place | Ids):
         return "const void*"
     if isinstance(argument, tuple):
         return "const int64_t*"
@@ -142,7 +146,7 @@ class _Writer:
             inputs = [_input(source, own) for source in layer.sources]
             for span, recording in enumerate(layer.recordings):
                 yield f"void layer_{kind}_{span}(char* const* in, char* const* out, char* const* shared,"
-                yield "    char* const* own, char* memory) {"
+                yield "    char* const* own, const char* ids, char* memory) {"
                 yield from self._body(
                     recording, _plan(recording), inputs, [f"out[{n}]" for n in range(len(recording.outputs))]
                 )
@@ -156,6 +160,7 @@ class _Writer:
             inputs = [f"tensors[{number}]" for number in range(recording.inputs)]
             outputs = [f"tensors[{len(inputs) + number}]" for number in range(len(recording.outputs))]
             yield f"void main_{span}(char* const* tensors, char* memory) {{"
+            yield f"  const char* const ids = tensors[{self._calls.ids}];"
             yield from self._body(recording, memory, inputs, outputs, span)
             yield "}"
 
@@ -208,7 +213,7 @@ class _Writer:
             max(map(len, self._calls.own)),
         )
         yield f"""  {{
-    using Layer = void (*)(char* const*, char* const*, char* const*, char* const*, char*);
+    using Layer = void (*)(char* const*, char* const*, char* const*, char* const*, const char*, char*);
     constexpr Layer layers[] = {{{functions}}};
     char* const first[] = {{{first}}};
     char* const last[] = {{{last}}};
@@ -219,7 +224,7 @@ class _Writer:
       for (int i = 0; i < {widest}; ++i) own[i] = tensors[OWN[layer][i]];
       char* const* const in = layer == 0 ? first : turns[layer % 2];
       char* const* const out = layer == {count - 1} ? last : turns[(layer + 1) % 2];
-      layers[KIND[layer]](in, out, shared, own, {block} + {2 * size});
+      layers[KIND[layer]](in, out, shared, own, ids, {block} + {2 * size});
     }}
   }}"""
 
@@ -259,6 +264,8 @@ def _value(argument: Any, pointers: Mapping[int, str]) -> str:
         return f"{pointers[argument.memory]} + {argument.offset}"
     if argument is None:
         return "nullptr"
+    if isinstance(argument, Ids):
+        return "ids"
     if isinstance(argument, tuple):
         return f"std::array<int64_t, {len(argument)}>{{{', '.join(map(str, argument))}}}.data()"
     if isinstance(argument, float):

@@ -17,7 +17,7 @@ from torch.fx import GraphModule
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from ...layered.layer_graphs import NotLayered, layers
-from ..kernel_calls import Argument, KernelCalls
+from ..kernel_calls import Argument, Ids, KernelCalls
 
 _aten: Any = torch.ops.aten
 
@@ -65,7 +65,7 @@ class Call:
     """A loop, a C function of own kernels, or ``"layers"``."""
 
     arguments: tuple[Any, ...]
-    """Numbers, places, or tuples of either."""
+    """Numbers, places, tuples of either, or the program's ids."""
 
 
 @attrs.frozen
@@ -95,9 +95,11 @@ class LoweredGraph:
 
     _run: Callable[..., Sequence[Tensor]]
 
-    def recorded(self, inputs: Sequence[Tensor]) -> tuple[Recording, list[list[Tensor]]]:
+    def recorded(self, inputs: Sequence[Tensor], columns: int) -> tuple[Recording, list[list[Tensor]]]:
         """
-        Record the calls over *inputs*.
+        Record the calls over *inputs*, of a program of so many *columns* in all rows.
+
+        Products of as many rows are given the ids, whose padding they need not multiply.
 
         Returns:
             The calls; and what ``decodekit::layers`` was given, if it was called.
@@ -105,7 +107,7 @@ class LoweredGraph:
         Raises:
             NotLayered: Something else would be computed by torch.
         """
-        recorder = _Recorder(inputs)
+        recorder = _Recorder(inputs, columns)
         _ACTIVE.append(recorder)
         try:
             with torch.no_grad(), recorder:
@@ -137,8 +139,9 @@ def _loop(_: Any, types: list[str], source: str) -> Callable[..., None]:
 class _Recorder(TorchDispatchMode, KernelCalls):  # type: ignore[no-untyped-call]
     """Records own kernels and loops."""
 
-    def __init__(self, inputs: Sequence[Tensor]):
+    def __init__(self, inputs: Sequence[Tensor], columns: int):
         super().__init__()  # type: ignore[no-untyped-call]
+        self._columns = columns
         self.given: list[list[Tensor]] = []
         self._calls: list[Call] = []
         self._memory: list[range] = []
@@ -182,6 +185,10 @@ class _Recorder(TorchDispatchMode, KernelCalls):  # type: ignore[no-untyped-call
     def call(self, function: str, *arguments: Argument) -> None:
         """Record a call of own kernels."""
         self.add(function, *arguments)
+
+    def ids(self, rows: int) -> Argument:
+        """The program's, if the *rows* are its columns."""
+        return Ids() if rows == self._columns else None
 
     def __torch_dispatch__(
         self, function: Any, types: Any, args: Sequence[Any] = (), kwargs: dict[str, Any] | None = None

@@ -34,9 +34,15 @@ SMALL = {
 
 
 def fed(decoder, widths, others):
-    """The logits of one text by column, fed to row 0 in chunks of *widths*, beside random texts."""
-    generator = torch.Generator().manual_seed(others)
-    ids = torch.randint(0, 60, (decoder.shape.batch_size, LENGTH), generator=generator)
+    """
+    The logits of one text by column, fed to row 0 in chunks of *widths*.
+
+    Beside it are random texts of the seed *others*, or padding.
+    """
+    ids = torch.full((decoder.shape.batch_size, LENGTH), -1)
+    if others is not None:
+        generator = torch.Generator().manual_seed(others)
+        ids.random_(0, 60, generator=generator)
     ids[0] = torch.randint(0, 60, (LENGTH,), generator=torch.Generator().manual_seed(99))
     found, start = {}, 0
     for width in widths:
@@ -61,11 +67,12 @@ def check(decoder):
         alone = fed(decoder, [1] * LENGTH, others=0)
     assert set(alone) == set(range(LENGTH))
     for threads in (1, 2):
-        for number, widths in enumerate([[20] * 5, [70, 20], [7] * 13, [70] + [1] * 20]):
-            with on_threads(threads):
-                found = fed(decoder, widths, others=number)
-            for column, logits in found.items():
-                assert torch.equal(alone[column], logits), (threads, widths, column)
+        for number, widths in enumerate([[20] * 5, [70, 20], [7] * 13, [70] + [1] * 20, [37, 21, 32]]):
+            for others in (number, None):
+                with on_threads(threads):
+                    found = fed(decoder, widths, others)
+                for column, logits in found.items():
+                    assert torch.equal(alone[column], logits), (threads, widths, others, column)
 
 
 @pytest.mark.parametrize(
