@@ -46,6 +46,7 @@ GROUPS = {
     ),
     "One forward": (
         Benchmark("positions", ".forward.positions", "a token by its position in the cache"),
+        Benchmark("padding", ".forward.padding", "forwards that are mostly padding, next to tokens alone"),
         Benchmark("columns", ".forward.columns", "several columns and several rows, next to one"),
         Benchmark("busy", ".forward.busy_machine", "a token beside busy processes, next to a quiet machine"),
         Benchmark("products", ".forward.products", "matrix products by number of rows, by kernel"),

@@ -72,6 +72,8 @@ RUNS = (
         )
     ),
     _run("positions", quick=(*_TINY, "--long", "512")),
+    _run("padding", quick=_TINY),
+    Run("padding-int8", ("padding", "--weights", "int8"), (), _TINY),
     _run("columns", quick=_TINY),
     Run("columns-int8", ("columns", "--weights", "int8"), (), _TINY),
     _run("busy", quick=(*_TINY, "--forwards", "10")),

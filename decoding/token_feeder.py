@@ -84,6 +84,9 @@ class TokenFeeder(Protocol):
     row_columns: int
     """Columns of forwards of one row; of several decoders, those of the one with the most."""
 
+    row_tokens: int
+    """Columns with a token among those."""
+
     row_seconds: float
     """Time of those forwards."""
 

@@ -42,7 +42,7 @@ class KnownRates:
         Args:
             drafts: As long as the longest width scores.
 
-            forward_seconds: Seconds of a forward by width, ascending.
+            forward_seconds: Seconds of a forward by its most columns, ascending.
 
             other_seconds: Seconds of a step outside the forward.
         """

@@ -149,7 +149,7 @@ def compute(answer: Answer, forward_seconds: Mapping[int, float], decoder: Any) 
     Args:
         answer: Recorded by plain decoding.
 
-        forward_seconds: By width, ascending.
+        forward_seconds: By columns that are no padding, ascending.
 
         decoder: Whose forwards the policy expects.
     """
@@ -238,16 +238,17 @@ def _decoder(options: argparse.Namespace) -> CompiledDecoder:
 
 
 def _forward_milliseconds(decoder: CompiledDecoder, rounds: int) -> dict[int, Spread]:
-    """Of the widths that score, ascending, behind 200 tokens."""
-    widths = [width for width in decoder.shape.widths if width <= decoder.shape.scored_width]
+    """By the columns that are no padding, ascending, behind 200 tokens."""
+    columns = range(1, decoder.shape.scored_width + 1)
     at = torch.tensor([200])
 
-    def forward(width: int) -> Callable[[], object]:
-        ids = torch.zeros(1, width, dtype=torch.int64)
+    def forward(tokens: int) -> Callable[[], object]:
+        ids = torch.full((1, next(width for width in decoder.shape.widths if width >= tokens)), -1)
+        ids[:, :tokens] = 0
         return lambda: decoder.forward(ids, at)
 
-    times = milliseconds_in_turns([forward(width) for width in widths], rounds, warm_up=3, in_a_row=20)
-    return {width: Spread.of(spent) for width, spent in zip(widths, times, strict=True)}
+    times = milliseconds_in_turns([forward(tokens) for tokens in columns], rounds, warm_up=3, in_a_row=20)
+    return {tokens: Spread.of(spent) for tokens, spent in zip(columns, times, strict=True)}
 
 
 def _parts(decoder: CompiledDecoder, temperature: float, tokens: int) -> dict[str, Any]:

@@ -127,7 +127,7 @@ def replay(
 
         drafts: By position, of at least the policy's largest length (:func:`recorded_drafts`).
 
-        forward_seconds: Seconds of a forward by width, ascending.
+        forward_seconds: Seconds of a forward by its most columns, ascending.
 
         other_seconds: Seconds of a step outside forward and drafter.
     """

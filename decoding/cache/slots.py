@@ -104,6 +104,9 @@ class Slots:
         self.row_columns = 0
         """Number of columns in forwards of one row."""
 
+        self.row_tokens = 0
+        """Number of those with a token."""
+
         self.row_seconds = 0.0
         """Time of these forwards, and of copies of rows."""
 
@@ -440,6 +443,7 @@ class Slots:
         self.forwards += result.forwards
         self.columns += result.columns
         self.row_columns += result.columns
+        self.row_tokens += result.tokens
         self.tokens += result.tokens
         for row in result.waiting:
             result.starts[row] = ends[row]

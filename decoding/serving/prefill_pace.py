@@ -34,10 +34,15 @@ class PrefillPace:
         fitting = [width for width in self.widths if width <= self.most and self._fits(width)]
         return max(fitting, default=self.widths[0])
 
-    def learn(self, width: int, seconds: float) -> None:
-        """Take the time of a step whose forward had *width* columns."""
+    def learn(self, width: int, seconds: float, whole: bool = True) -> None:
+        """
+        Take the time of a step whose forward had *width* columns.
+
+        Where these are not a *whole* chunk, only if it is more than expected: padding may cost less.
+        """
         before = self._seconds.get(width, seconds)
-        self._seconds[width] = _KEPT * before + (1 - _KEPT) * seconds
+        if whole or seconds > before:
+            self._seconds[width] = _KEPT * before + (1 - _KEPT) * seconds
 
     def _fits(self, width: int) -> bool:
         if self.max_gap is None:

@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Callable, Iterator
+from operator import sub
 from typing import TypeAlias
 
 import attrs
@@ -83,9 +84,9 @@ class RequestTable:
         most, drafts = self._columns(running)
         fed, started = self._fed(), time.perf_counter()
         results = self._loop.step(most, drafts)
-        width = self._chunk(fed, self._fed())
+        width, tokens = self._chunk(fed, self._fed())
         if width:
-            self.pace.learn(width, time.perf_counter() - started)
+            self.pace.learn(width, time.perf_counter() - started, whole=tokens >= width)
         told: list[Told] = [
             answer
             for active, outputs, learn in results
@@ -172,15 +173,17 @@ class RequestTable:
         # A forward wider than the scored width scores one column of each row, so none for a draft.
         return most, min(lacking, most) <= shape.scored_width
 
-    def _fed(self) -> tuple[int, int, int]:
-        return self.feeder.forwards, self.feeder.columns, self.feeder.row_columns
+    def _fed(self) -> tuple[int, int, int, int]:
+        feeder = self.feeder
+        return feeder.forwards, feeder.columns, feeder.row_columns, feeder.row_tokens
 
-    def _chunk(self, before: tuple[int, int, int], after: tuple[int, int, int]) -> int:
-        """The columns of a prompt that a step had room for; 0 if it is not known."""
-        forwards, columns, row_columns = (now - then for now, then in zip(after, before, strict=True))
+    def _chunk(self, before: tuple[int, int, int, int], after: tuple[int, int, int, int]) -> tuple[int, int]:
+        """The columns of a prompt that a step had room for, and tokens in them; 0 if they are not known."""
+        forwards, columns, row_columns, row_tokens = map(sub, after, before)
         if self.feeder.row_widths:
-            return row_columns
-        return columns // self.feeder.rows if forwards == 1 else 0
+            return row_columns, row_tokens
+        width = columns // self.feeder.rows if forwards == 1 else 0
+        return width, width
 
     def _lacking(self, request: BatchedRequest) -> int:
         prompt = request.prompt

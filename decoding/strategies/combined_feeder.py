@@ -41,6 +41,9 @@ class CombinedFeeder:
     row_columns: int = attrs.field(default=0, init=False)
     """See :class:`~..token_feeder.TokenFeeder`."""
 
+    row_tokens: int = attrs.field(default=0, init=False)
+    """Columns with a token among those."""
+
     row_seconds: float = attrs.field(default=0.0, init=False)
     """Time of forwards of one row, of all decoders."""
 
@@ -155,18 +158,20 @@ class CombinedFeeder:
         """The smallest number of each row; decoders may have rows that others do not have."""
         return [min(row) for row in zip(*every, strict=False)]
 
-    def _counts(self) -> list[tuple[int, int, int, int, float]]:
+    def _counts(self) -> list[tuple[int, int, int, int, int, float]]:
         return [
-            (one.forwards, one.columns, one.row_columns, one.tokens, one.row_seconds) for one in self.feeders
+            (one.forwards, one.columns, one.row_columns, one.row_tokens, one.tokens, one.row_seconds)
+            for one in self.feeders
         ]
 
-    def _count(self, before: Sequence[tuple[int, int, int, int, float]]) -> None:
+    def _count(self, before: Sequence[tuple[int, int, int, int, int, float]]) -> None:
         """Count what the feeders did since *before*."""
-        forwards, columns, row_columns, tokens, row_seconds = zip(
+        forwards, columns, row_columns, row_tokens, tokens, row_seconds = zip(
             *(map(sub, now, then) for now, then in zip(self._counts(), before, strict=True)), strict=True
         )
         self.forwards += max(forwards)
         self.columns += sum(columns)
         self.row_columns += max(row_columns)
+        self.row_tokens += max(row_tokens)
         self.tokens += sum(tokens)
         self.row_seconds += sum(row_seconds)

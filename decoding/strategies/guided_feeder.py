@@ -79,6 +79,11 @@ class GuidedFeeder:
         return self.inner.row_columns
 
     @property
+    def row_tokens(self) -> int:
+        """See :class:`~..token_feeder.TokenFeeder`."""
+        return self.inner.row_tokens
+
+    @property
     def row_seconds(self) -> float:
         """See :class:`~..token_feeder.TokenFeeder`."""
         return self.inner.row_seconds

@@ -58,7 +58,7 @@ def time_widths(decoder: AnyDecoder) -> dict[int, float]:
     Seconds of a forward for each width that scores every column, measured once per decoder.
 
     There are six forwards of each width. Their tokens, since padding may cost less, are in slots that hold
-    nothing. A forward of several decoders that are combined runs each of them, at its smallest width that fits.
+    nothing. A forward of combined decoders runs each of them, at its smallest width that fits.
     """
     if isinstance(decoder, OffersFeeder):
         shape, each = decoder.shape, [time_widths(one) for one in decoder.decoders]

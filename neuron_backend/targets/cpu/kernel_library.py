@@ -15,7 +15,7 @@ from torch import Tensor
 
 from . import program_objects
 from .kept_objects import compiled_object, shared_library
-from .kernel_calls import Argument, KernelCalls
+from .kernel_calls import Argument, Ids, KernelCalls
 from .kernel_operations import SHAPES
 from .vector_instructions import vector_instructions
 
@@ -155,8 +155,9 @@ class Library(KernelCalls):
 
 
 def _c_value(argument: Argument) -> Any:
-    if argument is None or isinstance(argument, Tensor):
-        return ctypes.c_void_p(None if argument is None else argument.data_ptr())
+    if argument is None or isinstance(argument, Tensor | Ids):
+        # No ids are known outside a program.
+        return ctypes.c_void_p(argument.data_ptr() if isinstance(argument, Tensor) else None)
     if isinstance(argument, tuple):
         return (ctypes.c_int64 * len(argument))(*argument)
     return ctypes.c_double(argument) if isinstance(argument, float) else ctypes.c_int64(argument)

@@ -78,6 +78,7 @@ class TestFeed:
         assert fed.all_ready
         assert 3 * 16 + 4 == slots.columns - columns
         assert 3 * 16 == slots.row_columns
+        assert 39 == slots.row_tokens
 
     def test_a_chunk_leaves_the_others_their_step(self) -> None:
         """With a bound, rows that decode are scored in every step, and the newcomer after its last chunk."""

@@ -1,8 +1,8 @@
 // A program that calls one kernel for each request on its standard input: driver.py has the other side.
 //
-// A request is a row of int64: operation, way, threads, place, the bits of the scale and the cap, the number of ids, the
-// ids, and the number of tensors; then each tensor: the number of dimensions, sizes, strides, bytes of an item, bytes of all, and the bytes;
-// then the number of bytes of the result. The answer is 1 and the bytes of the result, or 0 if the kernel
+// A request is a row of int64: operation, way, threads, place, the bits of the scale and the cap, the number of ids,
+// the ids, and the number of tensors; then each tensor: the number of dimensions, sizes, strides, bytes of an item,
+// bytes of all, and the bytes; then the number of bytes of the result. The answer is 1 and the bytes of the result, or 0 if the kernel
 // does not know the number of rows.
 
 #include <cstdio>

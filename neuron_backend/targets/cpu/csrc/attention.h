@@ -342,8 +342,8 @@ void attend_part(
   }
 }
 
-// query and out are [batch][width][heads][dim]; of padding, out is zero. The last dimension of keys, values and mask is contiguous,
-// and the last two of keys and values.
+// query and out are [batch][width][heads][dim]; of padding, out is zero. The last dimension of keys, values and mask
+// is contiguous, and the last two of keys and values.
 //
 // Few columns are one part, whose pieces are shared by the threads. Many are divided into parts, so that a
 // part's results stay in a cache, and what its columns do not see is not read.

@@ -36,8 +36,8 @@ struct RowsByExpert {
 // of their experts are not read.
 template <class T>
 void expert_gemm(
-    int64_t rows, const int64_t* ids, int64_t each, const T* x, const int64_t* experts, const T* weights, T* y, int64_t most, int64_t out, int64_t in,
-    bool by_columns) {
+    int64_t rows, const int64_t* ids, int64_t each, const T* x, const int64_t* experts, const T* weights, T* y,
+    int64_t most, int64_t out, int64_t in, bool by_columns) {
   static thread_local RowsByExpert order;
   static thread_local std::vector<T> gathered, products;
   order.make(experts, rows, most, [=](int64_t row) { return !ids || ids[row / each] >= 0; });

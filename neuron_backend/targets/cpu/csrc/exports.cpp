@@ -83,11 +83,12 @@ void decodekit_column_gemm(
 }
 
 void decodekit_expert_gemm(
-    int64_t rows, const void* ids, int64_t each, const void* x, const void* experts, const void* weights, void* y, int64_t most, int64_t out,
-    int64_t in, int64_t by_columns) {
+    int64_t rows, const void* ids, int64_t each, const void* x, const void* experts, const void* weights, void* y,
+    int64_t most, int64_t out, int64_t in, int64_t by_columns) {
   decodekit::expert_gemm<Number>(
       rows, static_cast<const int64_t*>(ids), each, static_cast<const Number*>(x),
-      static_cast<const int64_t*>(experts), static_cast<const Number*>(weights), static_cast<Number*>(y), most, out, in, by_columns);
+      static_cast<const int64_t*>(experts), static_cast<const Number*>(weights), static_cast<Number*>(y), most, out,
+      in, by_columns);
 }
 
 void decodekit_top_k(int64_t rows, const void* x, void* values, void* indices, int64_t size, int64_t k) {
@@ -149,8 +150,8 @@ AOTITorchError aoti_torch_cpu_expert_gemm(
   const int64_t out = size(weights, by_columns ? 2 : 1);
   *y = empty(x, {size(x, 0), out});
   decodekit_expert_gemm(
-      size(x, 0), nullptr, each, data<void>(x), data<void>(experts), data<void>(weights), data<void>(*y), size(weights, 0), out,
-      size(x, 1), by_columns);
+      size(x, 0), nullptr, each, data<void>(x), data<void>(experts), data<void>(weights), data<void>(*y),
+      size(weights, 0), out, size(x, 1), by_columns);
   return AOTI_TORCH_SUCCESS;
 }
 
@@ -186,9 +187,9 @@ AOTITorchError aoti_torch_cpu_attention(
   const int64_t batch = size(query, 0), width = size(query, 1), heads = size(query, 2), dim = size(values, 3);
   *y = empty(query, {batch, width, heads, dim});
   decodekit_attention(
-      nullptr, data<void>(query), data<void>(keys), strides(keys), data<void>(values), strides(values), data<void>(mask),
-      strides(mask), data<void>(*y), batch, width, heads, size(keys, 1), size(keys, 2), size(query, 3), dim,
-      sinks ? data<void>(*sinks) : nullptr, scale, cap);
+      nullptr, data<void>(query), data<void>(keys), strides(keys), data<void>(values), strides(values),
+      data<void>(mask), strides(mask), data<void>(*y), batch, width, heads, size(keys, 1), size(keys, 2),
+      size(query, 3), dim, sinks ? data<void>(*sinks) : nullptr, scale, cap);
   return AOTI_TORCH_SUCCESS;
 }
 
