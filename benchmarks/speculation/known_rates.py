@@ -42,7 +42,7 @@ class KnownRates:
         Args:
             drafts: As long as the longest width scores.
 
-            forward_seconds: Seconds of a forward by its most columns, ascending.
+            forward_seconds: Seconds of a forward by the most tokens that it feeds, ascending.
 
             other_seconds: Seconds of a step outside the forward.
         """
@@ -53,7 +53,7 @@ class KnownRates:
                 rates.learn(SpeculationStep(*made, 0.0, 0.0, 0.0, (draft.evidence,)))
         most = max(forward_seconds) - 1
         forwards = [
-            next(spent for width, spent in forward_seconds.items() if width > length)
+            next(spent for tokens, spent in forward_seconds.items() if tokens > length)
             for length in range(most + 1)
         ]
         drafting = statistics.median(draft.seconds for draft in drafts) if drafts else 0.0

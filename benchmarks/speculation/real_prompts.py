@@ -114,7 +114,7 @@ def run(options: argparse.Namespace) -> None:
         tables=[
             Table(
                 "Milliseconds of a forward",
-                ("columns", "ms"),
+                ("tokens", "ms"),
                 [(width, str(spread)) for width, spread in milliseconds.items()],
             ),
             computed_table(computed),
@@ -149,7 +149,7 @@ def compute(answer: Answer, forward_seconds: Mapping[int, float], decoder: Any) 
     Args:
         answer: Recorded by plain decoding.
 
-        forward_seconds: By columns that are no padding, ascending.
+        forward_seconds: By the number of tokens, ascending.
 
         decoder: Whose forwards the policy expects.
     """
@@ -238,7 +238,7 @@ def _decoder(options: argparse.Namespace) -> CompiledDecoder:
 
 
 def _forward_milliseconds(decoder: CompiledDecoder, rounds: int) -> dict[int, Spread]:
-    """By the columns that are no padding, ascending, behind 200 tokens."""
+    """By the number of tokens, ascending, behind 200 others."""
     columns = range(1, decoder.shape.scored_width + 1)
     at = torch.tensor([200])
 

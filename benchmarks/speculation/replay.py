@@ -127,7 +127,7 @@ def replay(
 
         drafts: By position, of at least the policy's largest length (:func:`recorded_drafts`).
 
-        forward_seconds: Seconds of a forward by its most columns, ascending.
+        forward_seconds: Seconds of a forward by the most tokens that it feeds, ascending.
 
         other_seconds: Seconds of a step outside forward and drafter.
     """
@@ -173,7 +173,7 @@ def _asked(
         (drafted,),
         (accepted,),
         drafting,
-        next(each for width, each in forward_seconds.items() if width > drafted),
+        next(each for most, each in forward_seconds.items() if most > drafted),
         other_seconds,
         evidence,
         foreseen=(draft.agreed > 0,) if evidence is not None and draft.foresees else None,

@@ -173,19 +173,27 @@ class Slots:
         """Take the cache as empty: for a decoder that was fed by other means."""
         self._cached.forget()
 
-    def make_room(self, width: int) -> Tensor:
+    def time_forward(self, width: int) -> float:
         """
-        Free *width* slots of each row, for a forward whose tokens are of no interest.
+        Seconds of a forward of *width* columns.
 
-        They are those after what the row holds; a row that is too full for that forgets its last tokens.
+        They are tokens, since padding may cost less, and come after what the rows hold; a row that is almost
+        full forgets its last tokens. In an empty row they do not begin at position 0, where some decoders
+        encode a prompt instead.
 
-        Returns:
-            Position of the first in each row, ``[batch]`` int64.
+        Raises:
+            RuntimeError: The logits are :attr:`logits_in_use`.
         """
-        starts = [min(held, self.shape.max_length - width) for held in self._cached.valid]
+        self._require_returned()
+        last = self.shape.max_length - width
+        starts = [min(max(held, 1), last) for held in self._cached.valid]
         for row, start in enumerate(starts):
             self._cached.forget_from(row, start)
-        return torch.tensor(starts)
+        ids, cache_pos = torch.zeros(len(starts), width, dtype=torch.int64), torch.tensor(starts)
+        begun = time.perf_counter()
+        # Reading a value synchronises with an asynchronous device.
+        self.decoder.forward(ids, cache_pos)[0, 0, 0].item()
+        return time.perf_counter() - begun
 
     def overlap(self, ids: Sequence[int]) -> list[int]:
         """How many leading *ids* each row of the decoder holds already: where a newcomer should sit."""

@@ -36,9 +36,15 @@ class PrefillPace:
 
     def learn(self, width: int, seconds: float, whole: bool = True) -> None:
         """
-        Take the time of a step whose forward had *width* columns.
+        Take the time of a step.
 
-        Where these are not a *whole* chunk, only if it is more than expected: padding may cost less.
+        Args:
+            width: Columns of its forward.
+
+            seconds: Its time.
+
+            whole: Whether all of them were tokens. Otherwise only a longer time than expected is learned,
+                since padding may cost less.
         """
         before = self._seconds.get(width, seconds)
         if whole or seconds > before:

@@ -173,17 +173,17 @@ class RequestTable:
         # A forward wider than the scored width scores one column of each row, so none for a draft.
         return most, min(lacking, most) <= shape.scored_width
 
-    def _fed(self) -> tuple[int, int, int, int]:
+    def _fed(self) -> tuple[int, int, int, int, int]:
         feeder = self.feeder
-        return feeder.forwards, feeder.columns, feeder.row_columns, feeder.row_tokens
+        return feeder.forwards, feeder.columns, feeder.tokens, feeder.row_columns, feeder.row_tokens
 
-    def _chunk(self, before: tuple[int, int, int, int], after: tuple[int, int, int, int]) -> tuple[int, int]:
+    def _chunk(self, before: tuple[int, ...], after: tuple[int, ...]) -> tuple[int, int]:
         """The columns of a prompt that a step had room for, and tokens in them; 0 if they are not known."""
-        forwards, columns, row_columns, row_tokens = map(sub, after, before)
+        forwards, columns, tokens, row_columns, row_tokens = map(sub, after, before)
         if self.feeder.row_widths:
             return row_columns, row_tokens
-        width = columns // self.feeder.rows if forwards == 1 else 0
-        return width, width
+        # Of the prompt, and one of each row that decodes.
+        return columns // self.feeder.rows if forwards == 1 else 0, tokens
 
     def _lacking(self, request: BatchedRequest) -> int:
         prompt = request.prompt

@@ -30,8 +30,8 @@ class AdaptiveLength:
     A draft of *k* tokens yields 1 + a₁ + a₁a₂ + ... + a₁⋯aₖ tokens, if its *i*-th token is accepted
     with probability aᵢ given that those before it were. It costs the drafting, and a target forward
     of the token bucket that k + 1 columns need. Both are learned from past speculation steps
-    (forward times initially from idle forwards), and the *k* of the best ratio is used. That is the
-    speed-up of Leviathan, Kalman and Matias, 2023, `Fast Inference from Transformers via
+    (forward times initially from forwards that :meth:`prepare` makes), and the *k* of the best ratio is
+    used. That is the speed-up of Leviathan, Kalman and Matias, 2023, `Fast Inference from Transformers via
     Speculative Decoding <https://arxiv.org/abs/2211.17192>`_, theorem 3.8, with an acceptance rate
     per position and measured costs.
 
@@ -113,7 +113,7 @@ class AdaptiveLength:
         Time the target's forwards; called when a generator is built.
 
         Args:
-            decoder: The target. Its cache is unchanged.
+            decoder: The target. Its rows keep what they hold; full ones lose their last tokens.
 
             exact_width: Whether every forward uses the widest token bucket that scores all columns.
 

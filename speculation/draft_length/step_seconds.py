@@ -1,18 +1,15 @@
 """Time of a speculation step: drafting by draft length, the rest by token bucket."""
 
 import bisect
-import time
-import weakref
 from collections.abc import Iterable
 
 import attrs
-import torch
 
-from ...decoding.cache.slots import Slots
-from ...decoding.optional_protocols import AnyDecoder, OffersFeeder
+from ...decoding.optional_protocols import AnyDecoder
 from ...decoding.protocols import SpeculationStep
 from .fitted_line import FittedLine
 from .learned_seconds import LEARNING_RATE, LearnedSeconds
+from .timed_widths import time_widths
 
 _DRAFT_TOKEN_PRICE = 0.1
 """Prior time of a draft token, in steps of plain decoding."""
@@ -49,47 +46,6 @@ class Price:
         return self.expected - self.doubt
 
 
-# Keyed by identity: equal decoders may be different programs.
-_timed: dict[int, dict[int, float]] = {}
-
-
-def time_widths(decoder: AnyDecoder) -> dict[int, float]:
-    """
-    Seconds of a forward for each width that scores every column, measured once per decoder.
-
-    There are six forwards of each width. Their tokens, since padding may cost less, are in slots that hold
-    nothing. A forward of combined decoders runs each of them, at its smallest width that fits.
-    """
-    if isinstance(decoder, OffersFeeder):
-        shape, each = decoder.shape, [time_widths(one) for one in decoder.decoders]
-        return {
-            width: sum(seconds[min(wide for wide in seconds if wide >= width)] for seconds in each)
-            for width in shape.widths
-            if width <= shape.scored_width
-        }
-    seconds = _timed.get(id(decoder))
-    if seconds is None:
-        slots, shape = Slots.of(decoder), decoder.shape
-        widths = [width for width in shape.widths if width <= shape.scored_width]
-        with slots.lock, torch.no_grad():
-            for width in widths:
-                _time_forward(slots, width)
-            # The widths take turns, so that other load affects all; the minimum, as interruptions only add.
-            turns = [[_time_forward(slots, width) for width in widths] for _ in range(5)]
-        seconds = dict(zip(widths, map(min, zip(*turns, strict=True)), strict=True))
-        _timed[id(decoder)] = seconds
-        weakref.finalize(decoder, _timed.pop, id(decoder), None)
-    return seconds
-
-
-def _time_forward(slots: Slots, width: int) -> float:
-    ids, start = torch.zeros(slots.shape.batch_size, width, dtype=torch.int64), slots.make_room(width)
-    begun = time.perf_counter()
-    # Reading a value synchronises with an asynchronous device.
-    slots.decoder.forward(ids, start)[0, 0, 0].item()
-    return time.perf_counter() - begun
-
-
 @attrs.define(eq=False)
 class StepSeconds:
     """
@@ -100,7 +56,7 @@ class StepSeconds:
     """
 
     _idle: dict[int, float] = attrs.field(factory=dict, init=False)
-    """By width: seconds of a forward over rows that hold nothing."""
+    """By width: seconds of a forward when they were timed."""
 
     _forward: dict[int, LearnedSeconds] = attrs.field(factory=dict, init=False)
     """By width that was used: seconds of the target."""
@@ -158,7 +114,7 @@ class StepSeconds:
         return self._forward[used].seconds * self._with_attention(width) / self._with_attention(used)
 
     def _with_attention(self, width: int) -> float:
-        """Seconds of an idle forward, and of the attention to the text, which it has none of."""
+        """Seconds of an idle forward, and of the attention to what the text has become longer by."""
         idle, narrowest = self._idle[width], min(self._idle)
         if narrowest not in self._forward:
             return idle

@@ -87,7 +87,11 @@ def run_seed(driver: Driver, seed: int, dtype: torch.dtype) -> str:
 def padded(driver: Driver, case: Case, dice: random.Random) -> tuple[Tensor, Tensor]:
     """The result where some rows or columns are padding, and which of them are tokens."""
     sizes = case.call.shape[: len(case.at)]
-    count, begin = prod(sizes), dice.randrange(prod(sizes))
+    # Of experts, an id may have several rows.
+    several = case.call.operation in (Operation.EXPERTS, Operation.EXPERT_COLUMNS) and prod(sizes) % 2 == 0
+    each = 2 if several else 1
+    count = prod(sizes) // each
+    begin = dice.randrange(count)
     # Anywhere, or a run of them.
     end = dice.randint(begin, count)
     tokens = dice.choice(
@@ -95,7 +99,8 @@ def padded(driver: Driver, case: Case, dice: random.Random) -> tuple[Tensor, Ten
     )
     ids = tuple(dice.randrange(100) if token else -dice.randint(1, 2) for token in tokens)
     way = attrs.evolve(random_way(dice), as_programs=False)
-    return driver.call(attrs.evolve(case.call, ids=ids), way), torch.tensor(tokens).view(*sizes)
+    found = driver.call(attrs.evolve(case.call, ids=ids), way)
+    return found, torch.tensor(tokens).repeat_interleave(each).view(*sizes)
 
 
 class Session:

@@ -32,7 +32,7 @@ class KernelCalls(abc.ABC):
         """Call a C function, or record the call."""
 
     def ids(self, rows: int) -> Argument:
-        """The token of each of the *rows* of an operation, which may leave out padding; None: not known."""
+        """The ids of the *rows* of an operation, if they are columns of a program; None otherwise."""
         return None
 
     def operations(self) -> dict[Any, Callable[..., Any]]:

@@ -155,9 +155,10 @@ class Library(KernelCalls):
 
 
 def _c_value(argument: Argument) -> Any:
-    if argument is None or isinstance(argument, Tensor | Ids):
-        # No ids are known outside a program.
-        return ctypes.c_void_p(argument.data_ptr() if isinstance(argument, Tensor) else None)
+    # Those of a recording alone.
+    assert not isinstance(argument, Ids)
+    if argument is None or isinstance(argument, Tensor):
+        return ctypes.c_void_p(None if argument is None else argument.data_ptr())
     if isinstance(argument, tuple):
         return (ctypes.c_int64 * len(argument))(*argument)
     return ctypes.c_double(argument) if isinstance(argument, float) else ctypes.c_int64(argument)

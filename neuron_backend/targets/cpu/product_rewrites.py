@@ -60,7 +60,7 @@ def _replace(node: Node, x: Node, weight: Node, bias: Node | None, operation: An
     with graph.inserting_before(node):
         call = graph.call_function
         out = call(operation, (_rows(node, x, rows.shape, rows.is_contiguous()), weight))
-        out = call(_aten.reshape.default, (out, list(node.meta["val"].shape)))
+        out = call(_aten.reshape.default, (out, _sizes(node.meta["val"].shape)))
         if bias is not None:
             out = call(_aten.add.Tensor, (out, bias))
     # The next linear layer may read it.
@@ -78,10 +78,15 @@ def _fits(x: Node, weight: Node, kernels: Kernels) -> bool:
 
 def _rows(node: Node, x: Node, shape: Sequence[int], contiguous: bool) -> Node:
     call = node.graph.call_function
-    flat = call(_aten.reshape.default, (x, list(shape)))
+    flat = call(_aten.reshape.default, (x, _sizes(shape)))
     if contiguous:
         return flat
     return call(_aten.clone.default, (flat,), {"memory_format": torch.contiguous_format})
+
+
+def _sizes(shape: Sequence[int]) -> list[int]:
+    """The sizes to reshape to: the one that depends on the number of slots is inferred."""
+    return [size if isinstance(size, int) else -1 for size in shape]
 
 
 def select_with_kernels(module: GraphModule, kernels: Kernels) -> None:

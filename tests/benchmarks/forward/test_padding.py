@@ -17,10 +17,10 @@ def test_the_command(tmp_path: Path) -> None:
     found = json.loads(file.read_text())
 
     assert 0 == status
-    chunks = [[1, 64, tokens] for tokens in (64, 32, 16, 8)]
+    chunks = [*([1, 64, tokens] for tokens in (64, 32, 16, 8)), [1, 8, 8]]
     batches = [[8, 1, active] for active in (8, 4, 2, 1)]
     assert [*chunks, *batches] == [row[:3] for row in found["tables"][0]["rows"]]
-    assert [2] * 8 == [len(times) for times in found["results"]["milliseconds"]]
+    assert [2] * 9 == [len(times) for times in found["results"]["milliseconds"]]
 
 
 def test_wrong_arguments(capsys: pytest.CaptureFixture[str]) -> None:

@@ -58,10 +58,13 @@ std::unique_ptr<AtenTensorOpaque> tensor(Place place) {
 }
 
 // As Library in kernel_library.py calls them.
-void call_functions(Operation operation, const Tensors& of, const int64_t* ids, const Scoring& scoring, void* y) {
+void call_functions(
+    Operation operation, const Tensors& of, const std::vector<int64_t>& padded, const Scoring& scoring, void* y) {
   const auto at = [&](int i) -> void* { return of[i]->memory->data(); };
   const auto size = [&](int i, int dimension) { return of[i]->sizes.at(dimension); };
   const int64_t rows = size(0, 0);
+  const int64_t* const ids = padded.empty() ? nullptr : padded.data();
+  const int64_t each = padded.empty() ? 0 : rows / static_cast<int64_t>(padded.size());
   switch (operation) {
     case FLOATS:
       decodekit_float_gemm(rows, ids, at(0), at(1), y, size(1, 0), size(1, 1));
@@ -82,10 +85,10 @@ void call_functions(Operation operation, const Tensors& of, const int64_t* ids, 
       decodekit_column_gemm(rows, ids, at(0), at(1), y, size(1, 0), size(1, 1));
       return;
     case EXPERTS:
-      decodekit_expert_gemm(rows, ids, 1, at(0), at(1), at(2), y, size(2, 0), size(2, 1), size(2, 2), false);
+      decodekit_expert_gemm(rows, ids, each, at(0), at(1), at(2), y, size(2, 0), size(2, 1), size(2, 2), false);
       return;
     case EXPERT_COLUMNS:
-      decodekit_expert_gemm(rows, ids, 1, at(0), at(1), at(2), y, size(2, 0), size(2, 2), size(2, 1), true);
+      decodekit_expert_gemm(rows, ids, each, at(0), at(1), at(2), y, size(2, 0), size(2, 2), size(2, 1), true);
       return;
   }
   std::abort();
@@ -143,7 +146,7 @@ void serve(Operation operation) {
     driver::made.reset();
   } else {
     const Memory y(bytes, place);
-    call_functions(operation, tensors, ids.empty() ? nullptr : ids.data(), scoring, y.data());
+    call_functions(operation, tensors, ids, scoring, y.data());
     answer(y.data(), bytes);
   }
 }

@@ -67,7 +67,7 @@ class Call:
     """Cap of attention scores; 0: none."""
 
     ids: tuple[int, ...] = ()
-    """The token of each row or column, -1 for padding; none: all are computed."""
+    """Of each row or column, or of equally many rows of experts; negative: padding. None: all are tokens."""
 
 
 @attrs.frozen(eq=False)

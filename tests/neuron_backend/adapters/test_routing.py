@@ -15,6 +15,7 @@ from decodekit.neuron_backend import (
     TransformersNeuronxDecoder,
 )
 from decodekit.neuron_backend.adapters import WrappedDecoder
+from decodekit.speculation.draft_length.timed_widths import time_widths
 
 from ...histories import history_of_rows
 from .nxd_stand_in import CONTEXT, TOKEN, VERIFY, NxDModel
@@ -120,7 +121,7 @@ class TestNxD:
             torch.testing.assert_close(logits[0, column], expected, atol=1e-5, rtol=1e-5)
 
     def test_padding_alone_runs_its_program_once(self, model):
-        """So that timing a forward of padding measures a call."""
+        """So that a warm-up on padding runs it."""
         system = NxDModel(model, speculation_length=4, before_2_22=True)
         decoder = NxDInferenceDecoder(system)
         start = torch.zeros(3, dtype=torch.int64)
@@ -128,6 +129,13 @@ class TestNxD:
             decoder.forward(torch.full((3, width), -1), start)
 
         assert [TOKEN, VERIFY] == system.routed
+
+    def test_widths_are_timed_by_their_programs(self, model):
+        """Not by that which encodes a prompt, though the rows are empty."""
+        system = NxDModel(model, speculation_length=4, before_2_22=True)
+        time_widths(NxDInferenceDecoder(system))
+
+        assert [TOKEN, VERIFY] * 6 == system.routed
 
     def test_a_token_goes_through_the_program_of_one_token_where_there_is_one(self, model):
         """Before SDK 2.22, and through that of k + 1 columns otherwise."""

@@ -19,7 +19,7 @@ from decodekit.decoding import Generator, Greedy, MaxNewTokens, Sample, Speculat
 from decodekit.decoding.cache.slots import Slots
 from decodekit.decoding.protocols import Drafter
 from decodekit.speculation import AdaptiveLength, DraftModel, PromptLookup, SpeculativeGenerator
-from decodekit.speculation.draft_length import step_seconds
+from decodekit.speculation.draft_length import step_seconds, timed_widths
 from decodekit.testing import ScriptedDecoder
 
 UNIT = 0.01
@@ -30,7 +30,7 @@ STEPS = {1: 1.0, 5: 1.3, 9: 1.6}
 
 
 def timed(monkeypatch: pytest.MonkeyPatch, idle: dict[int, float]) -> step_seconds.StepSeconds:
-    """The seconds of a decoder whose forwards over rows that hold nothing take *idle* by width."""
+    """The seconds of a decoder whose forwards took *idle* by width when they were timed."""
     monkeypatch.setattr(step_seconds, "time_widths", lambda decoder: idle)
     seconds = step_seconds.StepSeconds()
     seconds.prepare(ScriptedDecoder(torch.zeros(1, 2)), exact_width=False)
@@ -510,7 +510,7 @@ class TestInTheLoop:
         target = ScriptedDecoder(TABLE, max_length=16, widths=(1, 5))
         ids = [1, 2] * 7
         before = Generator(target, stop=MaxNewTokens(2))(ids).ids
-        step_seconds.time_widths(target)
+        timed_widths.time_widths(target)
 
         assert [11] == Slots.of(target).held()
         assert before == Generator(target, stop=MaxNewTokens(2))(ids).ids
@@ -537,14 +537,14 @@ class TestInTheLoop:
     def test_timing_keeps_no_decoder_alive(self) -> None:
         """A decoder's times are dropped with it."""
         target = ScriptedDecoder(TABLE)
-        step_seconds.time_widths(target)
+        timed_widths.time_widths(target)
         number = id(target)
 
-        assert number in step_seconds._timed
+        assert number in timed_widths._timed
         del target
         gc.collect()
 
-        assert number not in step_seconds._timed
+        assert number not in timed_widths._timed
 
     def test_threads_may_share_one(self) -> None:
         """Generators that share one policy give the same text as alone."""

@@ -40,7 +40,8 @@ void expert_gemm(
     int64_t most, int64_t out, int64_t in, bool by_columns) {
   static thread_local RowsByExpert order;
   static thread_local std::vector<T> gathered, products;
-  order.make(experts, rows, most, [=](int64_t row) { return !ids || ids[row / each] >= 0; });
+  const auto is_token = [=](int64_t row) { return !ids || ids[row / each] >= 0; };
+  order.make(experts, rows, most, is_token);
   const int64_t tokens = order.rows.size();
   grow(gathered, tokens * in);
   grow(products, tokens * out);
@@ -51,7 +52,8 @@ void expert_gemm(
     if (count > 0)
       gemm(count, gathered.data() + first * in, weights + expert * out * in, products.data() + first * out, out, in);
   }
-  if (tokens < rows) std::fill_n(y, rows * out, static_cast<T>(0.0f));
+  for (int64_t row = 0; row < rows; ++row)
+    if (!is_token(row)) std::fill_n(y + row * out, out, static_cast<T>(0.0f));
   for (int64_t i = 0; i < tokens; ++i) std::copy_n(products.data() + i * out, out, y + order.rows[i] * out);
 }
 

@@ -23,7 +23,7 @@ from ..traced_kernels import traced_kernels
 from ..unproved_products import unproved_products
 from .lowered_program import LoweredProgram
 from .program_source import LayerCalls, ProgramCalls
-from .recorded_calls import LoweredGraph, Recording, lower
+from .recorded_calls import LoweredGraph, Recording, lower, with_agreed_ids
 
 
 def lower_program(
@@ -83,6 +83,8 @@ def _recorded(
         recordings.append(recording)
         for kind, lowered in layers.items():
             inside[kind].append(_recorded_layer(graphs, kind, lowered, given, tensors, columns))
+    recordings = with_agreed_ids(recordings)
+    inside = {kind: with_agreed_ids(each) for kind, each in inside.items()}
     ids = graphs.inputs.index(IDS)
     if equal is None:
         return ProgramCalls(tuple(recordings), ids=ids), ()

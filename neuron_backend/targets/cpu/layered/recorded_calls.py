@@ -97,9 +97,13 @@ class LoweredGraph:
 
     def recorded(self, inputs: Sequence[Tensor], columns: int) -> tuple[Recording, list[list[Tensor]]]:
         """
-        Record the calls over *inputs*, of a program of so many *columns* in all rows.
+        Record the calls over *inputs*.
 
-        Products of as many rows are given the ids, whose padding they need not multiply.
+        Args:
+            inputs: Those of the graph.
+
+            columns: Of all rows of the program. Operations over as many rows are given the ids, so that they
+                can leave out padding; :func:`with_agreed_ids` takes back what only looks alike.
 
         Returns:
             The calls; and what ``decodekit::layers`` was given, if it was called.
@@ -117,6 +121,33 @@ class LoweredGraph:
         finally:
             _ACTIVE.pop()
         return recorder.recording(outputs), recorder.given
+
+
+def with_agreed_ids(recordings: Sequence[Recording]) -> list[Recording]:
+    """
+    The *recordings* of one graph over different numbers of slots, with ids only where all of them have ids.
+
+    An operation over slots has as many rows as the program has columns for one number of slots alone.
+    """
+    agreed = [
+        all(Ids() in call.arguments for call in calls)
+        for calls in zip(*(recording.calls for recording in recordings), strict=True)
+    ]
+    return [
+        attrs.evolve(
+            recording,
+            calls=tuple(
+                call if keeps else _without_ids(call)
+                for call, keeps in zip(recording.calls, agreed, strict=True)
+            ),
+        )
+        for recording in recordings
+    ]
+
+
+def _without_ids(call: Call) -> Call:
+    arguments = (None if isinstance(each, Ids) else each for each in call.arguments)
+    return attrs.evolve(call, arguments=tuple(arguments))
 
 
 def lower(module: GraphModule, options: dict[str, Any]) -> LoweredGraph:

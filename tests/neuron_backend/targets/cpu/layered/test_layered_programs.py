@@ -140,6 +140,23 @@ def test_two_kinds_of_layers():
     check(first, second, 4, alike=partial(torch.allclose, rtol=1e-4, atol=1e-5))
 
 
+@pytest.mark.slow
+def test_products_over_slots_are_not_taken_for_columns(tiny_model):
+    """DeepSeek multiplies what all slots hold, which are as many as columns in the shorter span here."""
+    options = {"max_length": 64, "widths": (1, 17), "spans": (16, 64), "scored_width": 17}
+    plain, compiled = (
+        compile_decoder(tiny_model("deepseek_v3"), target=target, **options) for target in ("eager", "cpu")
+    )
+    ids = torch.full((1, 17), -1)
+    ids[0, :10] = torch.arange(10)
+    start = torch.zeros(1, dtype=torch.int64)
+
+    assert isinstance(compiled.programs[17], LayeredProgram)
+    assert 17 == len(compiled.cache.addresses(16))
+    expected, found = (decoder.forward(ids, start, 16)[:, :10] for decoder in (plain, compiled))
+    torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-4)
+
+
 def test_more_layers_are_not_more_calls():
     """The source grows by the table of pointers alone."""
     decoders = [StaticDecoder(layers_of(count), max_length=64, widths=(1,)) for count in (2, 6)]
