@@ -698,6 +698,21 @@ def is_bit_exact(decoder: object) -> bool:
 
 
 @runtime_checkable
+class SkipsPadding(Protocol):
+    """A decoder that says whether columns of padding take time."""
+
+    @property
+    def skips_padding(self) -> bool:
+        """Whether a forward takes less time the more of its columns are padding."""
+        ...
+
+
+def does_skip_padding(decoder: object) -> bool:
+    """Whether *decoder* :attr:`~SkipsPadding.skips_padding`; False if it does not say so."""
+    return isinstance(decoder, SkipsPadding) and decoder.skips_padding
+
+
+@runtime_checkable
 class RunsInLockstep(Protocol):
     """A decoder that may be divided over processes, each of which makes the same forwards."""
 

@@ -17,7 +17,7 @@ from .models.tokenizer_source import load_tokenizer
 from .on_device_sampling.pipeline_validation import check_rows, validate_pipeline
 from .parity.compare import probe_of
 from .parity.logits_probe import Probe
-from .program_facts import all_bit_exact, kernels_of
+from .program_facts import all_bit_exact, any_skips_padding, kernels_of
 from .progress_option import ProgressOption, progress_of
 from .row_steps import RowStep
 from .serialization.hub import push_decoder
@@ -91,6 +91,11 @@ class CompiledDecoder(StaticDecoder):
             *rows,
         )
         return self.ranks is None and all_bit_exact(programs)
+
+    @property
+    def skips_padding(self) -> bool:
+        """Whether a forward takes less time the more of its columns are padding."""
+        return any_skips_padding(self.programs.values())
 
     def __repr__(self) -> str:
         """Target, shape and kernels; the model is not built for it."""

@@ -18,6 +18,14 @@ class KnowsKernels(Protocol):
     """
 
 
+@runtime_checkable
+class KnowsPadding(Protocol):
+    """A program that says whether it computes padding."""
+
+    skips_padding: bool
+    """Whether a forward takes less time the more of its columns are padding."""
+
+
 def kernels_of(programs: Mapping[str, Any], others: str) -> str:
     """
     The kernels of *programs*, and the programs that use them where they differ.
@@ -54,3 +62,8 @@ def list_kernels(kernels: Mapping[str, str]) -> str:
 def all_bit_exact(programs: Iterable[Any]) -> bool:
     """Whether all *programs* are :attr:`~KnowsKernels.bit_exact`."""
     return all(isinstance(program, KnowsKernels) and program.bit_exact for program in programs)
+
+
+def any_skips_padding(programs: Iterable[Any]) -> bool:
+    """Whether any of the *programs* :attr:`~KnowsPadding.skips_padding`."""
+    return any(isinstance(program, KnowsPadding) and program.skips_padding for program in programs)

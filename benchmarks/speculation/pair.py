@@ -8,6 +8,7 @@ import attrs
 from torch import Tensor
 from transformers import AutoModelForCausalLM, LlamaForCausalLM
 
+from ...decoding.optional_protocols import does_skip_padding
 from ...neuron_backend import StaticDecoder, compile_decoder, load_decoder
 from ...neuron_backend.models.weights import dtype_name
 from ..measuring.machine import backend_digest
@@ -33,6 +34,11 @@ class TimedDecoder:
     def shape(self) -> Any:
         """The decoder's."""
         return self.decoder.shape
+
+    @property
+    def skips_padding(self) -> bool:
+        """The decoder's."""
+        return does_skip_padding(self.decoder)
 
     def forward(self, ids: Tensor, cache_pos: Tensor) -> Tensor:
         """The decoder's."""

@@ -23,6 +23,7 @@ from ..optional_protocols import (
     OffersFeeder,
     QueuedSample,
     QueuesForwards,
+    does_skip_padding,
     tree_widths,
 )
 from ..protocols import Decoder, Draft, SamplesOnDevice, ScoresTrees
@@ -177,19 +178,19 @@ class Slots:
         """
         Seconds of a forward of *width* columns.
 
-        They are tokens, since padding may cost less, and come after what the rows hold; a row that is almost
-        full forgets its last tokens. In an empty row they do not begin at position 0, where some decoders
-        encode a prompt instead.
+        They are padding, which changes nothing; or, where that takes less time than tokens, tokens behind
+        what the rows hold. A row that is almost full then forgets its last ones.
 
         Raises:
             RuntimeError: The logits are :attr:`logits_in_use`.
         """
         self._require_returned()
-        last = self.shape.max_length - width
-        starts = [min(max(held, 1), last) for held in self._cached.valid]
-        for row, start in enumerate(starts):
-            self._cached.forget_from(row, start)
-        ids, cache_pos = torch.zeros(len(starts), width, dtype=torch.int64), torch.tensor(starts)
+        starts, token = [0] * self.shape.batch_size, -1
+        if does_skip_padding(self.decoder):
+            starts, token = [min(held, self.shape.max_length - width) for held in self._cached.valid], 0
+            for row, start in enumerate(starts):
+                self._cached.forget_from(row, start)
+        ids, cache_pos = torch.full((len(starts), width), token), torch.tensor(starts)
         begun = time.perf_counter()
         # Reading a value synchronises with an asynchronous device.
         self.decoder.forward(ids, cache_pos)[0, 0, 0].item()

@@ -113,7 +113,8 @@ class AdaptiveLength:
         Time the target's forwards; called when a generator is built.
 
         Args:
-            decoder: The target. Its rows keep what they hold; full ones lose their last tokens.
+            decoder: The target. Its cache is unchanged, but where padding takes less time than tokens: then
+                slots behind what rows hold are written, and a full row loses its last tokens.
 
             exact_width: Whether every forward uses the widest token bucket that scores all columns.
 

@@ -15,8 +15,8 @@ def time_widths(decoder: AnyDecoder) -> dict[int, float]:
     """
     Seconds of a forward for each width that scores every column, measured once per decoder.
 
-    There are six forwards of each width, behind what the rows hold (:meth:`.Slots.time_forward`). A forward
-    of combined decoders runs each of them, at its smallest width that fits.
+    There are six forwards of each width (:meth:`.Slots.time_forward`). A forward of combined decoders runs
+    each of them, at its smallest width that fits.
     """
     if isinstance(decoder, OffersFeeder):
         shape, each = decoder.shape, [time_widths(one) for one in decoder.decoders]

@@ -25,6 +25,9 @@ Name in a program's metadata of ``"true"`` where own kernels serve every product
 column's logits are the same bits at every width, batch and span.
 """
 
+SKIPS_PADDING = "decodekit_skips_padding"
+"""Name in a program's metadata of ``"true"`` where own kernels are given the ids, and leave out padding."""
+
 # Of the operations in kernel_operations.
 _NAMESPACE = "decodekit"
 
@@ -91,6 +94,11 @@ def describe_kernels(metadata: Mapping[str, str]) -> str:
 def is_bit_exact(metadata: Mapping[str, str]) -> bool:
     """Whether the program with *metadata* is recorded as :data:`BIT_EXACT`."""
     return metadata.get(BIT_EXACT) == "true"
+
+
+def does_skip_padding(metadata: Mapping[str, str]) -> bool:
+    """Whether the program with *metadata* is recorded as :data:`SKIPS_PADDING`."""
+    return metadata.get(SKIPS_PADDING) == "true"
 
 
 def instruction_words(sets: Sequence[str]) -> list[str]:

@@ -29,6 +29,12 @@ SMOOTH = {width: 1 + 0.03 * (width - 1) for width in range(1, 10)}
 STEPS = {1: 1.0, 5: 1.3, 9: 1.6}
 
 
+class SkippingDecoder(ScriptedDecoder):
+    """One that says that it does not compute padding."""
+
+    skips_padding = True
+
+
 def timed(monkeypatch: pytest.MonkeyPatch, idle: dict[int, float]) -> step_seconds.StepSeconds:
     """The seconds of a decoder whose forwards took *idle* by width when they were timed."""
     monkeypatch.setattr(step_seconds, "time_widths", lambda decoder: idle)
@@ -493,21 +499,30 @@ class TestInTheLoop:
         assert policy._rates.acceptance()[0] > 0.6
 
     def test_the_target_is_timed_once(self) -> None:
-        """When the first generator is built: forwards of every scored width, behind what its rows hold."""
+        """When the first generator is built: idle forwards of every scored width, nothing written."""
         target = ScriptedDecoder(TABLE, widths=(1, 3, 5, 16))
-        before = Generator(target, stop=MaxNewTokens(4))([1, 2, 3]).ids
-        fed, held = len(target.forwards), target.slots.clone()
         for policy in (AdaptiveLength(4), AdaptiveLength(2)):
             SpeculativeGenerator(target, PromptLookup(), num_draft_tokens=policy)
 
+        assert [1, 3, 5] * 6 == target.forwards
+        assert (target.slots == -1).all()
+
+    def test_where_padding_takes_no_time_tokens_are_timed(self) -> None:
+        """Behind what the rows hold."""
+        target = SkippingDecoder(TABLE, widths=(1, 3, 5, 16))
+        before = Generator(target, stop=MaxNewTokens(4))([1, 2, 3]).ids
+        fed, held = len(target.forwards), target.slots.clone()
+        SpeculativeGenerator(target, PromptLookup(), num_draft_tokens=AdaptiveLength(4))
+
         assert [1, 3, 5] * 6 == target.forwards[fed:]
         assert torch.equal(held[0, :6], target.slots[0, :6])
+        assert (0 == target.slots[0, 6:11]).all()
         assert [6] == Slots.of(target).held()
         assert before == Generator(target, stop=MaxNewTokens(4))([1, 2, 3]).ids
 
-    def test_a_full_row_forgets_its_end_alone(self) -> None:
+    def test_a_full_row_then_forgets_its_end_alone(self) -> None:
         """It is fed again by the next text that needs it."""
-        target = ScriptedDecoder(TABLE, max_length=16, widths=(1, 5))
+        target = SkippingDecoder(TABLE, max_length=16, widths=(1, 5))
         ids = [1, 2] * 7
         before = Generator(target, stop=MaxNewTokens(2))(ids).ids
         timed_widths.time_widths(target)

@@ -16,7 +16,7 @@ from ....artifacts.packages import Package
 from ....kv_cache.buffers import CacheBuffers
 from ...layered.step_tensors import INPUT, state_values
 from ..aoti import check_program, named_tensors
-from ..kernel_description import describe_kernels, is_bit_exact
+from ..kernel_description import describe_kernels, does_skip_padding, is_bit_exact
 from .memory_plan import ALIGNMENT, aligned
 from .program_file import CODE, ENTRY, LAYOUT, METADATA, Layout
 
@@ -26,7 +26,7 @@ _DTYPES = {"float32": torch.float32, "int64": torch.int64}
 
 class LayeredProgram:
     """
-    A loaded program over a decoder's weights and cache; a :class:`~...program_facts.KnowsKernels`.
+    A loaded program over a decoder's weights and cache; of which :mod:`~...program_facts` are known.
 
     Two threads may not call it at once: its temporary memory is its own.
     """
@@ -40,6 +40,7 @@ class LayeredProgram:
             check_program(metadata, package, tensors, fingerprint)
             self._function = _entry(archive.extract(CODE, folder))
         self.kernels, self.bit_exact = describe_kernels(metadata), is_bit_exact(metadata)
+        self.skips_padding = does_skip_padding(metadata)
         self._layout = layout = Layout.from_json(metadata[LAYOUT])
         known = {**tensors, **package.constants, **state_values(cache)}
         self._spans = {slots: number for number, slots in enumerate(layout.slots)}

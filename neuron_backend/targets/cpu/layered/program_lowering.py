@@ -16,7 +16,7 @@ from ...layered.layered_step import layered_step
 from ...layered.step_tensors import IDS, StepTensors
 from ..aoti import CONSTANTS, FINGERPRINT, INDUCTOR_OPTIONS, open_span
 from ..graph_rewrites import rewrite_graph
-from ..kernel_description import BIT_EXACT
+from ..kernel_description import BIT_EXACT, SKIPS_PADDING
 from ..kernel_library import Kernels
 from ..kernel_operations import SHAPES
 from ..traced_kernels import traced_kernels
@@ -53,7 +53,12 @@ def lower_program(
         graphs.inputs,
         own,
         tuple(map(len, addresses)),
-        {FINGERPRINT: fingerprint, CONSTANTS: tensors_digest(constants), BIT_EXACT: str(alike).lower()},
+        {
+            FINGERPRINT: fingerprint,
+            CONSTANTS: tensors_digest(constants),
+            BIT_EXACT: str(alike).lower(),
+            SKIPS_PADDING: str(calls.reads_ids).lower(),
+        },
         constants,
         [node for module in graphs.modules for node in module.graph.nodes if node.target is not _LAYERS],
         step.model.dtype,

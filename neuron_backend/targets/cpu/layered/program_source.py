@@ -53,6 +53,11 @@ class ProgramCalls:
     ids: int = 0
     """The pointer of the columns' ids."""
 
+    @property
+    def reads_ids(self) -> bool:
+        """Whether any call is given the ids."""
+        return any(Ids() in call.arguments for call in _calls(self))
+
 
 def program_source(calls: ProgramCalls) -> tuple[str, int]:
     """The source of a program, and the bytes of its temporary memory."""

@@ -7,6 +7,7 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM, Gemma3TextConfig, LlamaConfig
 
+from decodekit.decoding.optional_protocols import does_skip_padding
 from decodekit.neuron_backend import compile_decoder
 from decodekit.neuron_backend.models.fused_projections import fuse_projections
 from decodekit.neuron_backend.quantization.quantized import quantize
@@ -112,6 +113,9 @@ def test_equals_the_whole_program(tiny_model, name, dtype, weights):
     # Of the whole program it is not said, though it may be.
     assert first.programs[5].bit_exact
     assert not second.programs[5].bit_exact
+    # Nor is it given the ids of padding.
+    assert does_skip_padding(first)
+    assert not does_skip_padding(second)
     assert len(lowered.calls.layers) == 1
     tolerance = 1e-5 if weights is None else 0.05
     close = partial(torch.allclose, rtol=tolerance, atol=tolerance)
