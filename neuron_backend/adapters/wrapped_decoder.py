@@ -87,7 +87,7 @@ class WrappedDecoder(ABC):
         plan = FeedPlan.of(tokens, start, begin if scored else lost, end, scored, self.shape.vocab_size)
         with torch.no_grad():
             if not plan.pending.any():
-                # Changes nothing, but a warm-up on padding must run the program.
+                # Changes nothing, but timing a forward of padding must measure a real call.
                 self._feed(self._window_for(width), plan)
             elif scored:
                 self._catch_up(FeedPlan.refeed(lost, begin))

@@ -35,6 +35,10 @@ class KernelCalls(abc.ABC):
         """The ids of the *rows* of an operation, if they are columns of a program; None otherwise."""
         return None
 
+    def _rows(self, x: Tensor) -> tuple[int, Argument]:
+        """The number of rows of *x*, and their :meth:`ids`."""
+        return x.shape[0], self.ids(x.shape[0])
+
     def operations(self) -> dict[Any, Callable[..., Any]]:
         """The method of each operation."""
         return {
@@ -50,38 +54,26 @@ class KernelCalls(abc.ABC):
     def float_gemm(self, x: Tensor, weight: Tensor) -> Tensor:
         """As :func:`~.kernel_operations.float_gemm`."""
         y = kernel_operations.float_gemm(x, weight)
-        self.call("decodekit_float_gemm", x.shape[0], self.ids(x.shape[0]), x, weight, y, *weight.shape)
+        self.call("decodekit_float_gemm", *self._rows(x), x, weight, y, *weight.shape)
         return y
 
     def int8_gemm(self, x: Tensor, quantized: Tensor, scale: Tensor) -> Tensor:
         """As :func:`~.kernel_operations.int8_gemm`."""
         y = kernel_operations.int8_gemm(x, quantized, scale)
-        self.call(
-            "decodekit_int8_gemm",
-            x.shape[0],
-            self.ids(x.shape[0]),
-            x,
-            quantized,
-            scale,
-            y,
-            len(scale),
-            x.shape[1],
-        )
+        self.call("decodekit_int8_gemm", *self._rows(x), x, quantized, scale, y, len(scale), x.shape[1])
         return y
 
     def int4_gemm(self, x: Tensor, packed: Tensor, levels: Tensor) -> Tensor:
         """As :func:`~.kernel_operations.int4_gemm`."""
         # The last dimension of packed is the block.
         y = kernel_operations.int4_gemm(x, packed, levels)
-        self.call(
-            "decodekit_int4_gemm", x.shape[0], self.ids(x.shape[0]), x, packed, levels, y, *packed.shape[:2]
-        )
+        self.call("decodekit_int4_gemm", *self._rows(x), x, packed, levels, y, *packed.shape[:2])
         return y
 
     def column_gemm(self, x: Tensor, weight: Tensor) -> Tensor:
         """As :func:`~.kernel_operations.column_gemm`."""
         y = kernel_operations.column_gemm(x, weight)
-        self.call("decodekit_column_gemm", x.shape[0], self.ids(x.shape[0]), x, weight, y, *weight.shape)
+        self.call("decodekit_column_gemm", *self._rows(x), x, weight, y, *weight.shape)
         return y
 
     def expert_gemm(self, x: Tensor, experts: Tensor, weights: Tensor, by_columns: bool, each: int) -> Tensor:
@@ -116,15 +108,6 @@ class KernelCalls(abc.ABC):
         y = kernel_operations.attention(query, keys, values, mask, sinks, scale, cap)
         strided = [part for tensor in (keys, values, mask) for part in (tensor, tensor.stride()[:3])]
         counts = (batch, width, heads, groups, slots, key_dim, value_dim)
-        self.call(
-            "decodekit_attention",
-            self.ids(batch * width),
-            query,
-            *strided,
-            y,
-            *counts,
-            sinks,
-            float(scale),
-            float(cap),
-        )
+        ids, scoring = self.ids(batch * width), (sinks, float(scale), float(cap))
+        self.call("decodekit_attention", ids, query, *strided, y, *counts, *scoring)
         return y

@@ -121,7 +121,7 @@ class TestNxD:
             torch.testing.assert_close(logits[0, column], expected, atol=1e-5, rtol=1e-5)
 
     def test_padding_alone_runs_its_program_once(self, model):
-        """So that a warm-up on padding runs it."""
+        """So that timing a forward of padding measures a call."""
         system = NxDModel(model, speculation_length=4, before_2_22=True)
         decoder = NxDInferenceDecoder(system)
         start = torch.zeros(3, dtype=torch.int64)
