@@ -83,6 +83,7 @@ class Slots:
         self.may_queue = isinstance(decoder, QueuesForwards)
         """Whether the decoder implements :class:`~..optional_protocols.QueuesForwards`."""
 
+        self._skips_padding = does_skip_padding(decoder)
         self._owner: Callable[[], Decoder | None] = lambda: None
         self._cached = CachedTokens(shape.batch_size, shape.max_length)
         self._rows = RowFeeder(decoder, self._cached)
@@ -174,26 +175,27 @@ class Slots:
         """Take the cache as empty: for a decoder that was fed by other means."""
         self._cached.forget()
 
-    def time_forward(self, width: int) -> float:
+    def time_forward(self, width: int, tokens: int) -> float:
         """
-        Seconds of a forward of *width* columns.
+        Seconds of a forward of *width* columns that begins with *tokens* in each row.
 
-        They are padding, which changes nothing; or, where that takes less time than tokens, tokens behind
-        what the rows hold. A row that is almost full then forgets its last ones.
+        All are padding, which changes nothing; or, where that takes less time than tokens, these are tokens
+        behind what the rows hold. A row that is almost full then forgets its last ones.
 
         Raises:
             RuntimeError: The logits are :attr:`logits_in_use`.
         """
         self._require_returned()
-        starts, token = [0] * self.shape.batch_size, -1
-        if does_skip_padding(self.decoder):
-            starts, token = [min(held, self.shape.max_length - width) for held in self._cached.valid], 0
+        starts = [0] * self.shape.batch_size
+        ids = torch.full((len(starts), width), -1)
+        if self._skips_padding:
+            starts = [min(held, self.shape.max_length - width) for held in self._cached.valid]
             for row, start in enumerate(starts):
                 self._cached.forget_from(row, start)
-        ids, cache_pos = torch.full((len(starts), width), token), torch.tensor(starts)
+            ids[:, :tokens] = 0
         begun = time.perf_counter()
         # Reading a value synchronises with an asynchronous device.
-        self.decoder.forward(ids, cache_pos)[0, 0, 0].item()
+        self.decoder.forward(ids, torch.tensor(starts))[0, 0, 0].item()
         return time.perf_counter() - begun
 
     def overlap(self, ids: Sequence[int]) -> list[int]:

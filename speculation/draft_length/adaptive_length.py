@@ -41,8 +41,8 @@ class AdaptiveLength:
     A drafter that gives evidence for its drafts, such as a lookup by its matches
     (:class:`~decodekit.decoding.optional_protocols.GivesEvidence`), is asked for it in steps in which a draft
     may pay, and acceptance is learned by its strength
-    (:class:`.evidence_length.EvidenceLength`, which bounds the loss to 1.2 steps of plain decoding and
-    0.25 % of the steps, but for a width's first use). So long matches are drafted from while short ones are
+    (:class:`.evidence_length.EvidenceLength`, which bounds the loss to 1.4 steps of plain decoding and
+    0.3 % of the steps, but for a width's first use). So long matches are drafted from while short ones are
     left, and a text that begins to repeat itself is noticed within four steps.
 
     Of other drafters the loss is bounded too. A length is not used while it could lose more than

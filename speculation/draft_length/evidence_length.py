@@ -8,13 +8,13 @@ from ...decoding.protocols import SpeculationStep
 from .evidence_rates import EvidenceRates
 from .step_seconds import Price
 
-ALLOWANCE = 1.2
+ALLOWANCE = 1.4
 """What drafts may lose at first, in steps of plain decoding: 2 % of 64 tokens."""
 
-SHARE = 0.0025
+SHARE = 0.003
 """What each step adds to it."""
 
-_CAUTION = 2.5
+_CAUTION = 1.25
 """How many times its price a draft must promise while the balance is the first one."""
 
 _MOST_GAINS = 4
@@ -41,7 +41,7 @@ class EvidenceLength:
     plain decoding, at the expected prices (a width's first use may cost more, as its price is in doubt).
     After gains up to four allowances may be lost again.
 
-    A draft must also promise its price times ``2.5 * ALLOWANCE / balance``: the less is left, the stronger
+    A draft must also promise its price times ``1.25 * ALLOWANCE / balance``: the less is left, the stronger
     the evidence that it is kept for. Of these lengths the one of the most tokens a second is chosen.
 
     Asking takes the host a few percent of a step, and most answers make no draft. So evidence is not asked

@@ -1,6 +1,7 @@
 """Time of a speculation step: drafting by draft length, the rest by token bucket."""
 
 import bisect
+import itertools
 from collections.abc import Iterable
 
 import attrs
@@ -9,7 +10,7 @@ from ...decoding.optional_protocols import AnyDecoder
 from ...decoding.protocols import SpeculationStep
 from .fitted_line import FittedLine
 from .learned_seconds import LEARNING_RATE, LearnedSeconds
-from .timed_widths import time_widths
+from .timed_widths import WidthSeconds, time_widths
 
 _DRAFT_TOKEN_PRICE = 0.1
 """Prior time of a draft token, in steps of plain decoding."""
@@ -46,20 +47,43 @@ class Price:
         return self.expected - self.doubt
 
 
+@attrs.frozen
+class _Step:
+    """Seconds of a step of one width, without drafting."""
+
+    forward: float
+    """Of a forward without padding."""
+
+    rest: float
+
+    narrower: float
+    """Of the slowest step of a narrower width."""
+
+    def __call__(self, ratio: float) -> float:
+        """Seconds where the forward takes *ratio* of one without padding."""
+        # Wider steps take at least as long. If the machine has become slower since the wider ones
+        # were timed, they would look cheap, and useless drafts worth their time.
+        return max(self.narrower, self.forward * ratio + self.rest)
+
+
 @attrs.define(eq=False)
 class StepSeconds:
     """
     Seconds of a speculation step, learned from past steps.
 
     Forwards and the rest, such as sampling, are learned apart: so a width that was not used yet has its
-    forward's idle time and the rest of the others.
+    forward's idle time and the rest of the others. A forward with padding counts as one without, at the
+    ratio that was timed.
     """
 
+    _timed: dict[int, WidthSeconds] = attrs.field(factory=dict, init=False)
+    """By width: an idle forward by its tokens."""
+
     _idle: dict[int, float] = attrs.field(factory=dict, init=False)
-    """By width: seconds of a forward when they were timed."""
+    """By width: seconds of an idle forward without padding."""
 
     _forward: dict[int, LearnedSeconds] = attrs.field(factory=dict, init=False)
-    """By width that was used: seconds of the target."""
+    """By width that was used: seconds of the target without padding."""
 
     _rest: dict[int, LearnedSeconds] = attrs.field(factory=dict, init=False)
     """By width that was used: seconds of a step without target and drafting."""
@@ -80,25 +104,40 @@ class StepSeconds:
 
     def prepare(self, decoder: AnyDecoder, exact_width: bool) -> None:
         """Time the widths of *decoder*; with *exact_width* every forward has the widest."""
-        seconds = time_widths(decoder)
-        widths = tuple(seconds)[-1:] if exact_width else tuple(seconds)
+        timed = time_widths(decoder)
+        if exact_width:
+            timed = [WidthSeconds(1, each.width, each.full, each.full) for each in timed[-1:]]
+        widths = tuple(each.width for each in timed)
         # Times learned from steps are better than those of idle forwards.
         if widths != self._widths:
             self._widths, self._forward, self._rest, self._prices = widths, {}, {}, []
-            self._idle = {width: seconds[width] for width in widths}
+            self._timed = {each.width: each for each in timed}
+            self._idle = {each.width: each.full for each in timed}
 
     def verify(self, length: int) -> float:
         """Seconds of a step without drafting, where the longest draft has *length* tokens."""
-        width, known = self._width(length), {*self._idle, *self._forward}
-        # A width that is not known takes the nearest one's time; without any the unit is arbitrary.
+        return self._step(self._width(length))(self._ratio(length))
+
+    def _step(self, width: int) -> "_Step":
+        """A step of *width*; one that is not known takes the nearest one's time."""
+        known = {*self._idle, *self._forward}
         if not known:
-            return 1.0
+            # The unit is arbitrary.
+            return _Step(1.0, 0.0, 0.0)
         nearest = _nearest(width, known)
-        # Wider steps take at least as long. If the machine has become slower since the wider ones
-        # were timed, they would look cheap, and useless drafts worth their time.
-        return max(
-            self._forward_seconds(each) + self._rest_seconds(each) for each in known if each <= nearest
+        return _Step(
+            self._forward_seconds(nearest),
+            self._rest_seconds(nearest),
+            max(
+                (self._forward_seconds(each) + self._rest_seconds(each) for each in known if each < nearest),
+                default=0.0,
+            ),
         )
+
+    def _ratio(self, length: int) -> float:
+        """Of a forward with *length* draft tokens to one of its width without padding."""
+        timed = self._timed.get(self._width(length))
+        return 1.0 if timed is None else timed(min(length + 1, timed.width)) / timed.full
 
     def _rest_seconds(self, width: int) -> float:
         return self._rest[_nearest(width, self._rest)].seconds if self._rest else 0.0
@@ -148,16 +187,15 @@ class StepSeconds:
         return self._prices
 
     def _priced(self, most: int) -> list[Price]:
-        unit, prices = self.verify(0), [Price(0.0)]
-        narrowest, doubt = self._width(1), self.doubt(1) / unit
-        verify, width = 0.0, None
-        for length in range(1, most + 1):
-            if width != (width := self._width(length)):
-                verify = self.verify(length)
-            # The line is zero where no draft was timed.
-            prices.append(
-                Price((self._draft(length) + verify) / unit - 1, doubt if width == narrowest else 0.0)
-            )
+        unit, prices, narrowest = self.verify(0), [Price(0.0)], self._width(1)
+        in_doubt = narrowest not in self._forward
+        for width, lengths in itertools.groupby(range(1, most + 1), self._width):
+            step = self._step(width)
+            for length in lengths:
+                # The line is zero where no draft was timed.
+                expected = (self._draft(length) + step(self._ratio(length))) / unit - 1
+                doubt = self.doubt(length) / unit if in_doubt and width == narrowest else 0.0
+                prices.append(Price(expected, doubt))
         return prices
 
     def catch_up(self) -> float:
@@ -168,7 +206,8 @@ class StepSeconds:
         """Learn the times of a step, *gap* steps after the last one with a draft."""
         length = max(outcome.drafted, default=0)
         scored = length if outcome.longest is None else outcome.longest
-        self._learn_step(self._width(scored), outcome.target_seconds, outcome.other_seconds)
+        full = outcome.target_seconds / self._ratio(scored)
+        self._learn_step(self._width(scored), full, outcome.other_seconds)
         self._plain_steps += 1
         if outcome.allowed or self._plain_steps >= _RENEWED:
             self._prices = []

@@ -18,6 +18,7 @@ import torch
 from decodekit.decoding import Generator, Greedy, MaxNewTokens, Sample, SpeculationStep
 from decodekit.decoding.cache.slots import Slots
 from decodekit.decoding.protocols import Drafter
+from decodekit.decoding.strategies.combined import Combined
 from decodekit.speculation import AdaptiveLength, DraftModel, PromptLookup, SpeculativeGenerator
 from decodekit.speculation.draft_length import step_seconds, timed_widths
 from decodekit.testing import ScriptedDecoder
@@ -35,9 +36,19 @@ class SkippingDecoder(ScriptedDecoder):
     skips_padding = True
 
 
+def widths_that_took(seconds: dict[int, float]) -> list[timed_widths.WidthSeconds]:
+    """Widths whose forwards take the *seconds*, with padding as without."""
+    fewest = [1, *(width + 1 for width in seconds)]
+    return [
+        timed_widths.WidthSeconds(least, width, full, full)
+        for least, (width, full) in zip(fewest, seconds.items(), strict=False)
+    ]
+
+
 def timed(monkeypatch: pytest.MonkeyPatch, idle: dict[int, float]) -> step_seconds.StepSeconds:
     """The seconds of a decoder whose forwards took *idle* by width when they were timed."""
-    monkeypatch.setattr(step_seconds, "time_widths", lambda decoder: idle)
+    timings = widths_that_took(idle)
+    monkeypatch.setattr(step_seconds, "time_widths", lambda decoder: timings)
     seconds = step_seconds.StepSeconds()
     seconds.prepare(ScriptedDecoder(torch.zeros(1, 2)), exact_width=False)
     return seconds
@@ -69,7 +80,8 @@ class World:
     def policy(self, monkeypatch: pytest.MonkeyPatch, **options: Any) -> AdaptiveLength:
         """A policy prepared with this world's times."""
         seconds = {width: cost * UNIT for width, cost in self.widths.items()}
-        monkeypatch.setattr(step_seconds, "time_widths", lambda decoder: seconds)
+        timings = widths_that_took(seconds)
+        monkeypatch.setattr(step_seconds, "time_widths", lambda decoder: timings)
         # An allowance that rarely binds: what is compared is what the policy learns.
         policy = AdaptiveLength(**{"most": 8, "allowance": 8, "share": 0.005, **options})
         policy.prepare(ScriptedDecoder(torch.zeros(1, 2)))
@@ -271,6 +283,30 @@ class TestWhatItLearns:
             seconds.learn(SpeculationStep(0, (0,), (0,), 0.0, 4.0, 0.0), 0)
 
         assert 2.0 < seconds.verify(0) <= seconds.verify(1) <= seconds.verify(4)
+
+    def test_that_fewer_tokens_take_less_where_padding_does(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """What a short draft took is no news of a full width."""
+        widths = [timed_widths.WidthSeconds(1, 1, 1.0, 1.0), timed_widths.WidthSeconds(2, 5, 1.2, 1.5)]
+        monkeypatch.setattr(step_seconds, "time_widths", lambda decoder: widths)
+        seconds = step_seconds.StepSeconds()
+        seconds.prepare(ScriptedDecoder(torch.zeros(1, 2)), exact_width=False)
+        before = [seconds.verify(length) for length in range(5)]
+        prices = [price.expected for price in seconds.evidence_prices(4)]
+        for _ in range(40):
+            seconds.learn(SpeculationStep(1, (1,), (0,), 0.0, 1.2, 0.0), 0)
+
+        assert pytest.approx([1.0, 1.2, 1.3, 1.4, 1.5]) == before
+        assert pytest.approx([0.0, 0.2, 0.3, 0.4, 0.5]) == prices
+        assert pytest.approx(before) == [seconds.verify(length) for length in range(5)]
+
+    def test_that_exact_width_makes_all_equal(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """Every forward has the widest."""
+        widths = [timed_widths.WidthSeconds(1, 1, 1.0, 1.0), timed_widths.WidthSeconds(2, 5, 1.2, 1.5)]
+        monkeypatch.setattr(step_seconds, "time_widths", lambda decoder: widths)
+        seconds = step_seconds.StepSeconds()
+        seconds.prepare(ScriptedDecoder(torch.zeros(1, 2)), exact_width=True)
+
+        assert [1.5] * 5 == [seconds.verify(length) for length in range(5)]
 
     def test_that_unused_widths_take_the_same_time_beside_the_forward(
         self, monkeypatch: pytest.MonkeyPatch
@@ -514,11 +550,37 @@ class TestInTheLoop:
         fed, held = len(target.forwards), target.slots.clone()
         SpeculativeGenerator(target, PromptLookup(), num_draft_tokens=AdaptiveLength(4))
 
-        assert [1, 3, 5] * 6 == target.forwards[fed:]
+        assert [1, 3, 5, 3, 5] * 6 == target.forwards[fed:]
         assert torch.equal(held[0, :6], target.slots[0, :6])
         assert (0 == target.slots[0, 6:11]).all()
         assert [6] == Slots.of(target).held()
         assert before == Generator(target, stop=MaxNewTokens(4))([1, 2, 3]).ids
+
+    def test_where_padding_takes_no_time_a_width_is_a_line(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """From the fewest tokens that need it; flat where fewer seem to take longer."""
+        seconds = {(1, 1): 1.0, (3, 2): 1.25, (3, 3): 1.5, (5, 4): 2.5, (5, 5): 2.0}
+        monkeypatch.setattr(Slots, "time_forward", lambda slots, *forward: seconds[forward])
+        of = timed_widths.WidthSeconds
+        target = SkippingDecoder(TABLE, widths=(1, 3, 5, 16), scored_width=5)
+        lines = timed_widths.time_widths(target)
+
+        assert [of(1, 1, 1.0, 1.0), of(2, 3, 1.25, 1.5), of(4, 5, 2.0, 2.0)] == lines
+        assert [1.25, 1.5] == [lines[1](tokens) for tokens in (2, 3)]
+
+    def test_combined_decoders_take_the_sum(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """Each at its own width, of which fewer tokens may take less."""
+        skipping = SkippingDecoder(TABLE, widths=(1, 5))
+        padding = ScriptedDecoder(TABLE, widths=(1, 3, 5))
+
+        def seconds(slots: Slots, width: int, tokens: int) -> float:
+            return 1.0 * tokens if slots is Slots.of(skipping) else 10.0 * width
+
+        monkeypatch.setattr(Slots, "time_forward", seconds)
+        of = timed_widths.WidthSeconds
+        both = Combined([skipping, padding])
+        expected = [of(1, 1, 11.0, 11.0), of(2, 3, 32.0, 33.0), of(4, 5, 54.0, 55.0)]
+
+        assert expected == timed_widths.time_widths(both)
 
     def test_a_full_row_then_forgets_its_end_alone(self) -> None:
         """It is fed again by the next text that needs it."""

@@ -9,6 +9,7 @@ from decodekit.speculation import AdaptiveLength, PromptLookup, SpeculativeGener
 from decodekit.speculation.draft_length import step_seconds
 from decodekit.speculation.draft_length.evidence_length import ALLOWANCE, SHARE, EvidenceLength
 from decodekit.speculation.draft_length.step_seconds import Price
+from decodekit.speculation.draft_length.timed_widths import WidthSeconds
 from decodekit.testing import ScriptedDecoder
 
 STEPS = st.lists(st.tuples(st.integers(0, 20), st.integers(0, 8)), max_size=150)
@@ -113,7 +114,7 @@ class TestWhatItLearns:
     @pytest.mark.parametrize("evidence", [0, 1])
     def test_rows_far_from_a_gain_are_looked_at_now_and_then(self, evidence: int, rows: int) -> None:
         """Where evidence that grows by one a step could not make a draft pay meanwhile."""
-        policy, prices = EvidenceLength(24.0), [Price(0.0), *[Price(1.2)] * 4]
+        policy, prices = EvidenceLength(24.0), [Price(0.0), *[Price(1.4)] * 4]
         for _ in range(3):
             assert policy.wants_evidence()
             assert 0 == policy.choose([evidence] * rows, prices)
@@ -123,7 +124,7 @@ class TestWhatItLearns:
     @pytest.mark.parametrize("rows", [1, 2, 3, 16])
     def test_a_gain_that_is_near_is_looked_for_in_every_step(self, rows: int) -> None:
         """Where one more token of the two strongest matches makes a draft pay."""
-        policy, prices = EvidenceLength(24.0), [Price(0.0), *[Price(0.3 * min(rows, 2) / rows)] * 4]
+        policy, prices = EvidenceLength(24.0), [Price(0.0), *[Price(0.5 * min(rows, 2) / rows)] * 4]
         evidence = [2, 2, *[0] * (rows - 2)][:rows]
         for _ in range(5):
             assert 0 == policy.choose(evidence, prices)
@@ -184,7 +185,8 @@ class TestWhatItLearns:
         self, timed: float, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         """The wide forward was timed in a busy moment; it takes 1.2 in truth."""
-        monkeypatch.setattr(step_seconds, "time_widths", lambda decoder: {1: 0.01, 5: 0.01 * timed})
+        widths = [WidthSeconds(1, 1, 0.01, 0.01), WidthSeconds(2, 5, 0.01 * timed, 0.01 * timed)]
+        monkeypatch.setattr(step_seconds, "time_widths", lambda decoder: widths)
         policy = AdaptiveLength(4)
         policy.prepare(ScriptedDecoder(torch.zeros(1, 2)))
         lengths = []
@@ -198,7 +200,8 @@ class TestWhatItLearns:
     @pytest.mark.parametrize("timed", [1.2, 2.7, 3.2])
     def test_nor_those_without_evidence(self, timed: float, monkeypatch: pytest.MonkeyPatch) -> None:
         """Of a draft model."""
-        monkeypatch.setattr(step_seconds, "time_widths", lambda decoder: {1: 0.01, 5: 0.01 * timed})
+        widths = [WidthSeconds(1, 1, 0.01, 0.01), WidthSeconds(2, 5, 0.01 * timed, 0.01 * timed)]
+        monkeypatch.setattr(step_seconds, "time_widths", lambda decoder: widths)
         policy = AdaptiveLength(4)
         policy.prepare(ScriptedDecoder(torch.zeros(1, 2)))
         lengths = []
