@@ -2,8 +2,8 @@
 Requests in the form of OpenAI's chat completions.
 
 The fields are those of the `API reference
-<https://platform.openai.com/docs/api-reference/chat/create>`_ that a decoder can honour. Every other field
-is refused by name.
+<https://platform.openai.com/docs/api-reference/chat/create>`_ that a decoder can honour, and those that only
+label a request. Every other field is refused by name.
 """
 
 import json
@@ -35,6 +35,10 @@ def _whole(*rules: Validator) -> Any:
 
 def _flag() -> Any:
     return attrs.field(default=False, validator=rule(validators.instance_of(bool)))
+
+
+def _label() -> Any:
+    return attrs.field(default=None, validator=validators.optional(rule(validators.instance_of(str))))
 
 
 def _object() -> Any:
@@ -80,6 +84,15 @@ class ChatCompletionRequest:
     stream: bool = _flag()
     stream_options: Mapping[str, Any] | None = _object()
 
+    user: str | None = _label()
+    """A label, as the next three: checked, and without effect on the answer."""
+
+    safety_identifier: str | None = _label()
+    prompt_cache_key: str | None = _label()
+    metadata: Mapping[str, Any] | None = _object()
+    store: bool = _flag()
+    """Must be false: nothing is stored."""
+
     @classmethod
     def of(cls, body: Any) -> Self:
         """
@@ -114,7 +127,9 @@ class ChatCompletionRequest:
         return cls.of(parsed)
 
     def __attrs_post_init__(self) -> None:
-        """Check what depends on two fields."""
+        """Check what depends on two fields, and that nothing is to be stored."""
+        if self.store:
+            refuse("store", "must be false, since nothing is stored", self.store)
         if self.max_tokens is not None and self.max_completion_tokens is not None:
             refuse("max_tokens", "must not be given beside 'max_completion_tokens'", self.max_tokens)
         if self.top_logprobs is not None and not self.logprobs:

@@ -14,7 +14,7 @@ _FIRST_ESTIMATE = 3
 _NEW = 4
 """Measurements in which a faster one replaces the first estimate."""
 
-_LEAST = 1e-9
+LEAST = 1e-9
 """Lower limit, for times that the clock measured as 0."""
 
 
@@ -34,11 +34,11 @@ class LearnedSeconds:
 
     def __attrs_post_init__(self) -> None:
         """Raise the seconds to the lower limit, since they divide."""
-        self.seconds = max(self.seconds, _LEAST)
+        self.seconds = max(self.seconds, LEAST)
 
     def learn(self, measured: float) -> float:
         """Add a measurement; return its ratio to what was expected, clipped."""
-        measured = max(measured, _LEAST)
+        measured = max(measured, LEAST)
         if self.seen < _NEW and measured < self.seconds / _MAX_RATIO:
             # Interruptions only add.
             self.seconds = measured

@@ -9,6 +9,8 @@ import torch
 
 from ...decoding.cache.slots import Slots
 from ...decoding.optional_protocols import AnyDecoder, OffersFeeder, does_skip_padding
+from ...decoding.protocols import Decoder, DecoderShape
+from .learned_seconds import LEAST
 
 
 @attrs.frozen
@@ -53,8 +55,8 @@ def time_widths(decoder: AnyDecoder) -> list[WidthSeconds]:
     return timed
 
 
-def _time(decoder: AnyDecoder) -> list[WidthSeconds]:
-    slots, ranges = Slots.of(decoder), _scored_ranges(decoder)
+def _time(decoder: Decoder) -> list[WidthSeconds]:
+    slots, ranges = Slots.of(decoder), _scored_ranges(decoder.shape)
     forwards = [(width, width) for _, width in ranges]
     if does_skip_padding(decoder):
         forwards += [(width, fewest) for fewest, width in ranges if fewest < width]
@@ -74,16 +76,16 @@ def _combined(decoder: OffersFeeder) -> list[WidthSeconds]:
         lines = [next(line for line in timed if line.width >= width) for timed in each]
         return sum(line(max(tokens, line.fewest)) for line in lines)
 
-    return [_line(fewest, width, together) for fewest, width in _scored_ranges(decoder)]
+    return [_line(fewest, width, together) for fewest, width in _scored_ranges(decoder.shape)]
 
 
 def _line(fewest: int, width: int, seconds: Callable[[int, int], float]) -> WidthSeconds:
     """From the *seconds* of a width and tokens; more for fewer tokens are noise, or not known."""
-    full = seconds(width, width)
-    return WidthSeconds(fewest, width, min(seconds(width, fewest), full), full)
+    full = max(seconds(width, width), LEAST)
+    return WidthSeconds(fewest, width, min(max(seconds(width, fewest), LEAST), full), full)
 
 
-def _scored_ranges(decoder: AnyDecoder) -> list[tuple[int, int]]:
+def _scored_ranges(shape: DecoderShape) -> list[tuple[int, int]]:
     """The fewest and the most tokens of each width that scores every column, ascending."""
-    widths = [width for width in decoder.shape.widths if width <= decoder.shape.scored_width]
+    widths = [width for width in shape.widths if width <= shape.scored_width]
     return [(narrower + 1, width) for narrower, width in zip([0, *widths], widths, strict=False)]

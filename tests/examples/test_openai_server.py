@@ -351,7 +351,8 @@ class TestRefusals:
         [
             pytest.param({"extra_body": {"top_k": 5}}, "top_k", "'top_k' is not supported", id="unknown"),
             pytest.param({"tools": []}, "tools", "'tools' is not supported", id="tools"),
-            pytest.param({"user": "me"}, "user", "'user' is not supported", id="user"),
+            pytest.param({"extra_body": {"user": 1}}, "user", "'user' must be", id="user"),
+            pytest.param({"store": True}, "store", "'store' must be false", id="store"),
             pytest.param({"temperature": 3}, "temperature", "'temperature' must be 0 to 2", id="hot"),
             pytest.param({"temperature": True}, "temperature", "must be a number", id="bool"),
             pytest.param({"temperature": 1e-40}, "temperature", "must be > 0, at least", id="tiny"),

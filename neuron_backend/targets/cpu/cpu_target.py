@@ -59,8 +59,7 @@ class CpuTarget:
 
     def _compile(self, decoder: "StaticDecoder") -> None:
         arrange_for_kernels(decoder.step.model)
-        _fuse_projections(decoder)
-        _move_weights(decoder)
+        _lay_out_weights(decoder)
         packages = _compiled_by_ranks(decoder) if decoder.ranks is not None else _compiled(decoder)
         for package in packages.values():
             trust.record(package.content)
@@ -92,8 +91,7 @@ class CpuTarget:
         used = [_package(packages, _file(kind, width)) for kind, _, width in _programs(decoder)]
         known = trust_programs or all(trust.is_recorded(package.content) for package in used)
         if known if decoder.ranks is None else decoder.ranks.all_agree(known):
-            _fuse_projections(decoder)
-            _move_weights(decoder)
+            _lay_out_weights(decoder)
             self._run(decoder, packages, compiled=False)
         else:
             self.compile(decoder)
@@ -226,14 +224,11 @@ def _kernels(decoder: "StaticDecoder") -> Library | NoLibrary:
         return select_kernels(decoder.step.model, decoder.step.model.dtype, rows)
 
 
-def _fuse_projections(decoder: "StaticDecoder") -> None:
+def _lay_out_weights(decoder: "StaticDecoder") -> None:
+    """Fuse projections, and move the weights that no other model has to large pages, in the model's order."""
     fused = fuse_projections(decoder.step.model)
     for step in (decoder.step, decoder.tree_step):
         step.fused = fused
-
-
-def _move_weights(decoder: "StaticDecoder") -> None:
-    """Move the weights that no other model has to memory of large pages, in the model's order."""
     weights = [*decoder.step.parameters(), *decoder.step.buffers()]
     move_to_large_pages(
         weight for weight in weights if weight.untyped_storage().data_ptr() not in decoder.borrowed

@@ -36,6 +36,14 @@ class TestFields:
 
         assert (1.0, -(10**30)) == (request.top_p, request.seed)
 
+    def test_labels_change_nothing(self) -> None:
+        """Those of a service's operator, as clients send them."""
+        labels = {"user": "u", "safety_identifier": "s", "prompt_cache_key": "k", "metadata": {"a": "b"}}
+        labelled = ChatCompletionRequest.of({**BODY, **labels, "store": False})
+        plain = attrs.asdict(ChatCompletionRequest.of(BODY))
+
+        assert {**plain, **labels} == attrs.asdict(labelled)
+
     @pytest.mark.parametrize(
         ("fields", "expected"),
         [

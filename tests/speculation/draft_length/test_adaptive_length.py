@@ -567,6 +567,16 @@ class TestInTheLoop:
         assert [of(1, 1, 1.0, 1.0), of(2, 3, 1.25, 1.5), of(4, 5, 2.0, 2.0)] == lines
         assert [1.25, 1.5] == [lines[1](tokens) for tokens in (2, 3)]
 
+    def test_forwards_that_the_clock_does_not_resolve(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """Their times divide."""
+        monkeypatch.setattr(Slots, "time_forward", lambda slots, width, tokens: 0.0)
+        target = SkippingDecoder(TABLE, widths=(1, 3, 5, 16), scored_width=5)
+        policy = AdaptiveLength(4)
+        policy.prepare(target)
+        policy.learn(SpeculationStep(1, (1,), (1,), 0.0, 0.0, 0.0))
+
+        assert all(speed > 0 for speed in policy.tokens_per_second())
+
     def test_combined_decoders_take_the_sum(self, monkeypatch: pytest.MonkeyPatch) -> None:
         """Each at its own width, of which fewer tokens may take less."""
         skipping = SkippingDecoder(TABLE, widths=(1, 5))
