@@ -51,10 +51,10 @@ class TimedForward:
         return self.decoder.forward(self._ids, self._start)
 
     def __str__(self) -> str:
-        rows, padded = self.decoder.shape.batch_size, self.tokens < self._ids.numel()
-        count, what = (self.width, "column") if rows == 1 else (rows, "row")
-        shape = f"{count} {what}" + "s" * (count > 1)
-        return f"{shape}, {self.tokens} of them tokens" if padded else shape
+        rows, columns = self.decoder.shape.batch_size, self.width
+        count, what = (columns, "column") if rows == 1 else (rows, "row")
+        plural = "s" * (count > 1)
+        return f"{count} {what}{plural} with {self.tokens} token" + "s" * (self.tokens > 1)
 
 
 def report_forwards(

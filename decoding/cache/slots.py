@@ -177,10 +177,10 @@ class Slots:
 
     def time_forward(self, width: int, tokens: int) -> float:
         """
-        Seconds of a forward of *width* columns that begins with *tokens* in each row.
+        Seconds of a forward of *width* columns.
 
-        All are padding, which changes nothing; or, where that takes less time than tokens, these are tokens
-        behind what the rows hold. A row that is almost full then forgets its last ones.
+        All are padding, which changes nothing. Where padding takes less time than tokens, the first *tokens*
+        columns are tokens behind what the rows hold; a row that is almost full then forgets its last ones.
 
         Raises:
             RuntimeError: The logits are :attr:`logits_in_use`.

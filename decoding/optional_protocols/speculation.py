@@ -16,7 +16,7 @@ class PreparesLength(Protocol):
     """A draft length that examines the target when a generator is built."""
 
     def prepare(self, decoder: AnyDecoder, exact_width: bool) -> None:
-        """Examine the target without changing its cache."""
+        """Examine the target. Of what its rows hold, only the end may be lost."""
 
 
 @runtime_checkable

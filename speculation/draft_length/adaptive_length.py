@@ -30,9 +30,8 @@ class AdaptiveLength:
     A draft of *k* tokens yields 1 + a₁ + a₁a₂ + ... + a₁⋯aₖ tokens, if its *i*-th token is accepted
     with probability aᵢ given that those before it were. It costs the drafting, and a target forward
     of the token bucket that k + 1 columns need; where padding takes less time than tokens, of k + 1 tokens
-    in it. Both are learned from past speculation steps
-    (forward times initially from forwards that :meth:`prepare` makes), and the *k* of the best ratio is
-    used. That is the speed-up of Leviathan, Kalman and Matias, 2023, `Fast Inference from Transformers via
+    in it. Both are learned from past speculation steps (forward times initially from forwards that
+    :meth:`prepare` makes), and the *k* of the best ratio is used. That is the speed-up of Leviathan, Kalman and Matias, 2023, `Fast Inference from Transformers via
     Speculative Decoding <https://arxiv.org/abs/2211.17192>`_, theorem 3.8, with an acceptance rate
     per position and measured costs.
 

@@ -42,7 +42,8 @@ class EvidenceLength:
     After gains up to four allowances may be lost again.
 
     A draft must also promise its price times ``1.25 * ALLOWANCE / balance``: the less is left, the stronger
-    the evidence that it is kept for. Of these lengths the one of the most tokens a second is chosen.
+    the evidence that it is kept for. Of these lengths the one of the most tokens a second is chosen, at the
+    lowest possible prices: so a length whose price is in doubt is tried.
 
     Asking takes the host a few percent of a step, and most answers make no draft. So evidence is not asked
     for in up to three steps that, at today's balance, would make none if that of the two strongest rows grew
@@ -92,18 +93,18 @@ class EvidenceLength:
         return max(speeds, key=speeds.__getitem__, default=0)
 
     def _speeds(self, evidence: Sequence[int]) -> dict[int, float]:
-        """Expected speed-ups of the draft lengths that may be chosen and are faster than plain decoding."""
+        """Speed-ups at the lowest prices, of the lengths that may be chosen and are expected to be faster."""
         if not any(evidence):
             return {}
         prices = self._prices
         gains = [each / len(evidence) for each in self._rates.accepted(evidence, len(prices) - 1)]
         caution = _CAUTION * ALLOWANCE / max(self.balance, _LEAST_BALANCE)
         return {
-            k: speed
+            k: (1 + gains[k]) / (1 + price.least)
             for k, price in enumerate(prices)
             if k and price.least <= self.balance and gains[k] >= caution * price.least
-            # Less than plain decoding may be expected of a price in doubt.
-            if (speed := (1 + gains[k]) / (1 + price.expected)) > 1
+            # Of a price in doubt, less than plain decoding may be expected.
+            if gains[k] > price.expected
         }
 
     def learn(self, outcome: SpeculationStep, prices: Sequence[Price] | None = None) -> None:

@@ -1,22 +1,21 @@
-"""Time of a speculation step: drafting by draft length, the rest by token bucket."""
+"""Time of a speculation step: drafting by draft length, the rest by tokens."""
 
-import bisect
 import itertools
-from collections.abc import Iterable
+from collections.abc import Callable, Collection
 
 import attrs
 
 from ...decoding.optional_protocols import AnyDecoder
 from ...decoding.protocols import SpeculationStep
 from .fitted_line import FittedLine
-from .learned_seconds import LEARNING_RATE, LearnedSeconds
-from .timed_widths import WidthSeconds, time_widths
+from .learned_seconds import LEARNING_RATE, LEAST, LearnedSeconds
+from .timed_widths import time_widths
 
 _DRAFT_TOKEN_PRICE = 0.1
 """Prior time of a draft token, in steps of plain decoding."""
 
 _SETTLED = 64
-"""Forwards of a width after which deviations are attributed to the machine, not to its initial timing."""
+"""Forwards after which deviations of their time are attributed to the machine, not to the initial timing."""
 
 _RENEWED = 8
 """Steps with evidence and without a draft after which prices of drafts are computed again."""
@@ -48,22 +47,24 @@ class Price:
 
 
 @attrs.frozen
-class _Step:
-    """Seconds of a step of one width, without drafting."""
+class _Place:
+    """A number of tokens between two that are timed, which may be one."""
 
-    forward: float
-    """Of a forward without padding."""
+    fewest: int
+    most: int
+    share: float
+    """Of :attr:`most`, from 0 to 1."""
 
-    rest: float
+    @property
+    def nearest(self) -> int:
+        """The nearer one of the two."""
+        return self.most if self.share >= 0.5 else self.fewest
 
-    narrower: float
-    """Of the slowest step of a narrower width."""
-
-    def __call__(self, ratio: float) -> float:
-        """Seconds where the forward takes *ratio* of one without padding."""
-        # Wider steps take at least as long. If the machine has become slower since the wider ones
-        # were timed, they would look cheap, and useless drafts worth their time.
-        return max(self.narrower, self.forward * ratio + self.rest)
+    def between(self, seconds: Callable[[int], float]) -> float:
+        """The *seconds* of the two, weighted."""
+        if self.fewest == self.most:
+            return seconds(self.most)
+        return (1 - self.share) * seconds(self.fewest) + self.share * seconds(self.most)
 
 
 @attrs.define(eq=False)
@@ -72,24 +73,28 @@ class StepSeconds:
     Seconds of a speculation step, learned from past steps.
 
     Forwards and the rest, such as sampling, are learned apart: so a width that was not used yet has its
-    forward's idle time and the rest of the others. A forward with padding counts as one without, at the
-    ratio that was timed.
+    forward's idle time and the rest of the others. Where padding takes less time than tokens, they are
+    learned for the fewest and for the most tokens of each width, and between these lies a line. Tokens are
+    those of the row with the longest draft.
     """
 
-    _timed: dict[int, WidthSeconds] = attrs.field(factory=dict, init=False)
-    """By width: an idle forward by its tokens."""
-
     _idle: dict[int, float] = attrs.field(factory=dict, init=False)
-    """By width: seconds of an idle forward without padding."""
+    """By tokens: seconds of a forward when they were timed."""
 
     _forward: dict[int, LearnedSeconds] = attrs.field(factory=dict, init=False)
-    """By width that was used: seconds of the target without padding."""
+    """By those of these tokens that were used: seconds of the target."""
 
     _rest: dict[int, LearnedSeconds] = attrs.field(factory=dict, init=False)
-    """By width that was used: seconds of a step without target and drafting."""
+    """Likewise: seconds of a step without target and drafting."""
 
-    _widths: tuple[int, ...] = attrs.field(default=(), init=False)
-    """Ascending; empty before :meth:`prepare`."""
+    _ranges: tuple[tuple[int, int], ...] = attrs.field(default=(), init=False)
+    """The timed tokens of each width, ascending: two, or one twice; empty before :meth:`prepare`."""
+
+    _places: dict[int, _Place] = attrs.field(factory=dict, init=False)
+    """By draft length."""
+
+    _steps: dict[int, float] = attrs.field(factory=dict, init=False)
+    """By tokens, ascending: seconds of a step without drafting; empty where they are to be computed again."""
 
     _prices: list[Price] = attrs.field(factory=list, init=False)
     """The newest :meth:`evidence_prices`; empty where they are to be computed again."""
@@ -104,68 +109,57 @@ class StepSeconds:
 
     def prepare(self, decoder: AnyDecoder, exact_width: bool) -> None:
         """Time the widths of *decoder*; with *exact_width* every forward has the widest."""
-        timed = time_widths(decoder)
-        if exact_width:
-            timed = [WidthSeconds(1, each.width, each.full, each.full) for each in timed[-1:]]
-        widths = tuple(each.width for each in timed)
+        timed = time_widths(decoder, exact_width)
+        ranges = tuple((each.fewest, each.width) for each in timed)
         # Times learned from steps are better than those of idle forwards.
-        if widths != self._widths:
-            self._widths, self._forward, self._rest, self._prices = widths, {}, {}, []
-            self._timed = {each.width: each for each in timed}
-            self._idle = {each.width: each.full for each in timed}
+        if ranges != self._ranges:
+            self._ranges, self._forward, self._rest, self._prices = ranges, {}, {}, []
+            self._places, self._steps = {}, {}
+            self._idle = {each.fewest: max(each.with_fewest, LEAST) for each in timed}
+            self._idle |= {each.width: max(each.full, LEAST) for each in timed}
 
     def verify(self, length: int) -> float:
         """Seconds of a step without drafting, where the longest draft has *length* tokens."""
-        return self._step(self._width(length))(self._ratio(length))
+        return self._place(length).between(self._step_seconds)
 
-    def _step(self, width: int) -> "_Step":
-        """A step of *width*; one that is not known takes the nearest one's time."""
-        known = {*self._idle, *self._forward}
-        if not known:
-            # The unit is arbitrary.
-            return _Step(1.0, 0.0, 0.0)
-        nearest = _nearest(width, known)
-        return _Step(
-            self._forward_seconds(nearest),
-            self._rest_seconds(nearest),
-            max(
-                (self._forward_seconds(each) + self._rest_seconds(each) for each in known if each < nearest),
-                default=0.0,
-            ),
-        )
+    def _step_seconds(self, tokens: int) -> float:
+        """Seconds of a step without drafting, of a number of *tokens* that is timed."""
+        if not self._steps:
+            known = sorted({*self._idle, *self._forward})
+            seconds = (self._forward_seconds(each) + self._rest_seconds(each) for each in known)
+            # More tokens take at least as long. If the machine has become slower since they were timed, they
+            # would look cheap, and useless drafts worth their time.
+            self._steps = dict(zip(known, itertools.accumulate(seconds, max), strict=True))
+        # A number that is not known takes the nearest one's time; without any the unit is arbitrary.
+        return self._steps[_nearest(tokens, self._steps)] if self._steps else 1.0
 
-    def _ratio(self, length: int) -> float:
-        """Of a forward with *length* draft tokens to one of its width without padding."""
-        timed = self._timed.get(self._width(length))
-        return 1.0 if timed is None else timed(min(length + 1, timed.width)) / timed.full
+    def _rest_seconds(self, tokens: int) -> float:
+        return self._rest[_nearest(tokens, self._rest)].seconds if self._rest else 0.0
 
-    def _rest_seconds(self, width: int) -> float:
-        return self._rest[_nearest(width, self._rest)].seconds if self._rest else 0.0
-
-    def _forward_seconds(self, width: int) -> float:
-        if width in self._forward:
-            return self._forward[width].seconds
-        used = max((known for known in self._forward if known < width), default=None)
+    def _forward_seconds(self, tokens: int) -> float:
+        if tokens in self._forward:
+            return self._forward[tokens].seconds
+        used = max((known for known in self._forward if known < tokens), default=None)
         if used not in self._idle:
-            return self._idle[width]
+            return self._idle[tokens]
         # Where a narrower forward is slower than an idle one, so is this; a wider one may have been timed
         # wrongly, and plain decoding must not look slow then.
-        return self._forward[used].seconds * self._with_attention(width) / self._with_attention(used)
+        return self._forward[used].seconds * self._with_attention(tokens) / self._with_attention(used)
 
-    def _with_attention(self, width: int) -> float:
+    def _with_attention(self, tokens: int) -> float:
         """Seconds of an idle forward, and of the attention to what the text has become longer by."""
-        idle, narrowest = self._idle[width], min(self._idle)
+        idle, narrowest = self._idle[tokens], min(self._idle)
         if narrowest not in self._forward:
             return idle
         more = self._forward[narrowest].seconds - self._idle[narrowest]
-        return idle + width / narrowest * min(max(more, 0.0), _MOST_ATTENTION * self._idle[narrowest])
+        return idle + tokens / narrowest * min(max(more, 0.0), _MOST_ATTENTION * self._idle[narrowest])
 
     def doubt(self, length: int) -> float:
-        """By how much :meth:`verify` may be too high: a bad timing must not forbid an unused width."""
+        """By how much :meth:`verify` may be too high: a bad timing must not forbid what was not used."""
         seconds = self.verify(length)
         return (
             0.0
-            if self._width(length) in self._forward
+            if self._place(length).nearest in self._forward
             else min(seconds - seconds / _DOUBT, seconds - self.verify(0))
         )
 
@@ -187,15 +181,11 @@ class StepSeconds:
         return self._prices
 
     def _priced(self, most: int) -> list[Price]:
-        unit, prices, narrowest = self.verify(0), [Price(0.0)], self._width(1)
-        in_doubt = narrowest not in self._forward
-        for width, lengths in itertools.groupby(range(1, most + 1), self._width):
-            step = self._step(width)
-            for length in lengths:
-                # The line is zero where no draft was timed.
-                expected = (self._draft(length) + step(self._ratio(length))) / unit - 1
-                doubt = self.doubt(length) / unit if in_doubt and width == narrowest else 0.0
-                prices.append(Price(expected, doubt))
+        unit, prices, narrowest = self.verify(0), [Price(0.0)], self._place(1).most
+        for length in range(1, most + 1):
+            doubt = self.doubt(length) / unit if self._place(length).most == narrowest else 0.0
+            # The line is zero where no draft was timed.
+            prices.append(Price((self._draft(length) + self.verify(length)) / unit - 1, doubt))
         return prices
 
     def catch_up(self) -> float:
@@ -206,8 +196,11 @@ class StepSeconds:
         """Learn the times of a step, *gap* steps after the last one with a draft."""
         length = max(outcome.drafted, default=0)
         scored = length if outcome.longest is None else outcome.longest
-        full = outcome.target_seconds / self._ratio(scored)
-        self._learn_step(self._width(scored), full, outcome.other_seconds)
+        place, target = self._place(scored), outcome.target_seconds
+        if self._idle:
+            target *= self._forward_seconds(place.nearest) / place.between(self._forward_seconds)
+        self._learn_step(place.nearest, target, outcome.other_seconds)
+        self._steps = {}
         self._plain_steps += 1
         if outcome.allowed or self._plain_steps >= _RENEWED:
             self._prices = []
@@ -221,43 +214,49 @@ class StepSeconds:
             most = _OUTLIER * self.draft(length)
             self._draft.learn(length, min(outcome.draft_seconds, most) if most else outcome.draft_seconds)
 
-    def _width(self, length: int) -> int:
-        if not self._widths:
-            return length + 1
-        return self._widths[min(bisect.bisect_left(self._widths, length + 1), len(self._widths) - 1)]
+    def _place(self, length: int) -> _Place:
+        """Where a step with *length* draft tokens lies between tokens that are timed."""
+        place = self._places.get(length)
+        if place is None:
+            tokens = length + 1
+            fitting = (each for each in self._ranges if each[1] >= tokens)
+            fewest, most = next(fitting, self._ranges[-1] if self._ranges else (tokens, tokens))
+            share = 1.0 if fewest == most else min((tokens - fewest) / (most - fewest), 1.0)
+            place = self._places[length] = _Place(fewest, most, share)
+        return place
 
-    def _learn_step(self, width: int, target: float, rest: float) -> None:
-        if width not in self._forward:
-            expected = self._forward_seconds(width) if width in self._idle else target
-            beside = self._rest_seconds(width) if self._rest else rest
-            self._forward[width], self._rest[width] = LearnedSeconds(expected), LearnedSeconds(beside)
-        forward = self._forward[width]
+    def _learn_step(self, tokens: int, target: float, rest: float) -> None:
+        if tokens not in self._forward:
+            expected = self._forward_seconds(tokens) if tokens in self._idle else target
+            beside = self._rest_seconds(tokens) if self._rest else rest
+            self._forward[tokens], self._rest[tokens] = LearnedSeconds(expected), LearnedSeconds(beside)
+        forward = self._forward[tokens]
         ratio = forward.learn(target)
-        self._learn_rest(width, rest)
+        self._learn_rest(tokens, rest)
         if forward.seen > _SETTLED:
-            # Half of the deviation is attributed to the machine or the position, and applied to every width.
+            # Half of the deviation is attributed to the machine or the position, and applied to all others.
             others = ratio ** (LEARNING_RATE / 2)
             for known, other in self._forward.items():
-                if known != width:
+                if known != tokens:
                     other.seconds *= others
             for known in self._idle:
                 self._idle[known] *= others
 
-    def _learn_rest(self, width: int, rest: float) -> None:
-        before = self._rest[width].seconds
-        self._rest[width].learn(rest)
-        # It depends on the rows above all, and so changes at every width.
+    def _learn_rest(self, tokens: int, rest: float) -> None:
+        before = self._rest[tokens].seconds
+        self._rest[tokens].learn(rest)
+        # It depends on the rows above all, and so changes for all others.
         for known, other in self._rest.items():
-            if known != width:
-                other.seconds *= self._rest[width].seconds / before
+            if known != tokens:
+                other.seconds *= self._rest[tokens].seconds / before
 
     def __str__(self) -> str:
-        """Milliseconds by width, and of drafting."""
+        """Milliseconds by tokens, and of drafting."""
         known = sorted({*self._idle, *self._forward})
-        widths = ", ".join(f"{1e3 * self.verify(width - 1):.2f} at width {width}" for width in known)
+        times = ", ".join(f"{1e3 * self.verify(tokens - 1):.2f} for {tokens}" for tokens in known)
         draft, per_token = 1e3 * self.draft(0), 1e3 * (self.draft(1) - self.draft(0))
-        return f"milliseconds: {widths or 'none timed'}; draft {draft:.2f} + {per_token:.2f} a token"
+        return f"milliseconds by tokens: {times or 'none timed'}; draft {draft:.2f} + {per_token:.2f} a token"
 
 
-def _nearest(width: int, known: Iterable[int]) -> int:
-    return min(known, key=lambda each: abs(each - width))
+def _nearest(tokens: int, known: Collection[int]) -> int:
+    return tokens if tokens in known else min(known, key=lambda each: abs(each - tokens))

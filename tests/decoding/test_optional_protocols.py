@@ -44,7 +44,8 @@ NAMES = {
     name
     for module in (optional_protocols, short_cuts)
     for kind in vars(module).values()
-    if inspect.isclass(kind) and kind.__module__ == module.__name__ and getattr(kind, "_is_protocol", False)
+    if inspect.isclass(kind) and kind.__module__.startswith(module.__name__)
+    if getattr(kind, "_is_protocol", False)
     for name in {*vars(kind), *kind.__annotations__}
     if not name.startswith("_")
 }

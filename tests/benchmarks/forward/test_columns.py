@@ -19,7 +19,8 @@ def test_the_command(tmp_path: Path) -> None:
     assert 0 == status
     assert [[1, 1], [1, 5], [1, 9], [8, 1]] == [row[:2] for row in found["tables"][0]["rows"]]
     assert [2] * 4 == [len(times) for times in found["results"]["milliseconds"]]
-    assert [f"{what} against 1 column" for what in ("5 columns", "9 columns", "8 rows")] == [
+    wide = ("5 columns with 5 tokens", "9 columns with 9 tokens", "8 rows with 8 tokens")
+    assert [f"{what} against 1 column with 1 token" for what in wide] == [
         threshold["what"] for threshold in found["thresholds"]
     ]
 

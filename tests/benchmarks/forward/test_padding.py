@@ -20,6 +20,8 @@ def test_the_command(tmp_path: Path) -> None:
     chunks = [*([1, 64, tokens] for tokens in (64, 32, 16, 8)), [1, 8, 8]]
     batches = [[8, 1, active] for active in (8, 4, 2, 1)]
     assert [*chunks, *batches] == [row[:3] for row in found["tables"][0]["rows"]]
+    [goal] = found["thresholds"]
+    assert "64 columns with 8 tokens against 64 columns with 64 tokens" == goal["what"]
     assert [2] * 9 == [len(times) for times in found["results"]["milliseconds"]]
 
 

@@ -51,6 +51,11 @@ class TestParts:
         ("fields", "by_hand"),
         [
             pytest.param({"seed": 1}, {"sampler": Sample(1)}, id="plain"),
+            pytest.param(
+                {"seed": 1, "user": "u", "metadata": {"a": "b"}, "store": False},
+                {"sampler": Sample(1)},
+                id="labels",
+            ),
             pytest.param({"temperature": 0}, {}, id="greedy"),
             pytest.param({"temperature": 0, "top_p": 0.2, "seed": 1}, {}, id="greedy-top-p"),
             pytest.param(

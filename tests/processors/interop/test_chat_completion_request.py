@@ -36,8 +36,8 @@ class TestFields:
 
         assert (1.0, -(10**30)) == (request.top_p, request.seed)
 
-    def test_labels_change_nothing(self) -> None:
-        """Those of a service's operator, as clients send them."""
+    def test_labels_are_taken(self) -> None:
+        """Beside the other fields, which they do not change."""
         labels = {"user": "u", "safety_identifier": "s", "prompt_cache_key": "k", "metadata": {"a": "b"}}
         labelled = ChatCompletionRequest.of({**BODY, **labels, "store": False})
         plain = attrs.asdict(ChatCompletionRequest.of(BODY))

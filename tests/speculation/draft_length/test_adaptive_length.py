@@ -36,19 +36,15 @@ class SkippingDecoder(ScriptedDecoder):
     skips_padding = True
 
 
-def widths_that_took(seconds: dict[int, float]) -> list[timed_widths.WidthSeconds]:
+def widths_that_took(seconds: dict[int, float]) -> list[timed_widths.TimedWidth]:
     """Widths whose forwards take the *seconds*, with padding as without."""
-    fewest = [1, *(width + 1 for width in seconds)]
-    return [
-        timed_widths.WidthSeconds(least, width, full, full)
-        for least, (width, full) in zip(fewest, seconds.items(), strict=False)
-    ]
+    return [timed_widths.TimedWidth(width, width, full, full) for width, full in seconds.items()]
 
 
 def timed(monkeypatch: pytest.MonkeyPatch, idle: dict[int, float]) -> step_seconds.StepSeconds:
     """The seconds of a decoder whose forwards took *idle* by width when they were timed."""
     timings = widths_that_took(idle)
-    monkeypatch.setattr(step_seconds, "time_widths", lambda decoder: timings)
+    monkeypatch.setattr(step_seconds, "time_widths", lambda decoder, exact_width: timings)
     seconds = step_seconds.StepSeconds()
     seconds.prepare(ScriptedDecoder(torch.zeros(1, 2)), exact_width=False)
     return seconds
@@ -81,7 +77,7 @@ class World:
         """A policy prepared with this world's times."""
         seconds = {width: cost * UNIT for width, cost in self.widths.items()}
         timings = widths_that_took(seconds)
-        monkeypatch.setattr(step_seconds, "time_widths", lambda decoder: timings)
+        monkeypatch.setattr(step_seconds, "time_widths", lambda decoder, exact_width: timings)
         # An allowance that rarely binds: what is compared is what the policy learns.
         policy = AdaptiveLength(**{"most": 8, "allowance": 8, "share": 0.005, **options})
         policy.prepare(ScriptedDecoder(torch.zeros(1, 2)))
@@ -285,9 +281,9 @@ class TestWhatItLearns:
         assert 2.0 < seconds.verify(0) <= seconds.verify(1) <= seconds.verify(4)
 
     def test_that_fewer_tokens_take_less_where_padding_does(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        """What a short draft took is no news of a full width."""
-        widths = [timed_widths.WidthSeconds(1, 1, 1.0, 1.0), timed_widths.WidthSeconds(2, 5, 1.2, 1.5)]
-        monkeypatch.setattr(step_seconds, "time_widths", lambda decoder: widths)
+        """A short draft's time does not change the estimate of a long one's."""
+        widths = [timed_widths.TimedWidth(1, 1, 1.0, 1.0), timed_widths.TimedWidth(2, 5, 1.2, 1.5)]
+        monkeypatch.setattr(step_seconds, "time_widths", lambda decoder, exact_width: widths)
         seconds = step_seconds.StepSeconds()
         seconds.prepare(ScriptedDecoder(torch.zeros(1, 2)), exact_width=False)
         before = [seconds.verify(length) for length in range(5)]
@@ -299,14 +295,17 @@ class TestWhatItLearns:
         assert pytest.approx([0.0, 0.2, 0.3, 0.4, 0.5]) == prices
         assert pytest.approx(before) == [seconds.verify(length) for length in range(5)]
 
-    def test_that_exact_width_makes_all_equal(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        """Every forward has the widest."""
-        widths = [timed_widths.WidthSeconds(1, 1, 1.0, 1.0), timed_widths.WidthSeconds(2, 5, 1.2, 1.5)]
-        monkeypatch.setattr(step_seconds, "time_widths", lambda decoder: widths)
+    def test_that_rows_may_draft_less_than_the_longest(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """A number of tokens is learned by itself; numbers between lie on a line."""
+        widths = [timed_widths.TimedWidth(1, 1, 1.0, 1.0), timed_widths.TimedWidth(2, 5, 1.2, 1.8)]
+        monkeypatch.setattr(step_seconds, "time_widths", lambda decoder, exact_width: widths)
         seconds = step_seconds.StepSeconds()
-        seconds.prepare(ScriptedDecoder(torch.zeros(1, 2)), exact_width=True)
+        seconds.prepare(ScriptedDecoder(torch.zeros(1, 2)), exact_width=False)
+        for _ in range(60):
+            seconds.learn(SpeculationStep(4, (4, 0), (0, 0), 0.0, 1.4, 0.0), 0)
+            seconds.learn(SpeculationStep(1, (1, 0), (0, 0), 0.0, 1.1, 0.0), 0)
 
-        assert [1.5] * 5 == [seconds.verify(length) for length in range(5)]
+        assert pytest.approx([1.1, 1.2, 1.3, 1.4], rel=0.02) == [seconds.verify(k) for k in range(1, 5)]
 
     def test_that_unused_widths_take_the_same_time_beside_the_forward(
         self, monkeypatch: pytest.MonkeyPatch
@@ -487,7 +486,7 @@ class TestWhatItLearns:
         assert "AdaptiveLength(most=4, expected=0.7, memory=24.0, allowance=8.0, share=0.005)" == repr(policy)
         assert [
             "draft lengths 0 to 4, now best 4",
-            "milliseconds: 10.00 at width 1, 13.00 at width 5, 16.00 at width 9; draft 0.00 + 1.00 a token",
+            "milliseconds by tokens: 10.00 for 1, 13.00 for 5, 16.00 for 9; draft 0.00 + 1.00 a token",
             "draft  accept  tokens/s",
             "    0       -     100.0",
             "    1    0.70     121.4",
@@ -550,7 +549,7 @@ class TestInTheLoop:
         fed, held = len(target.forwards), target.slots.clone()
         SpeculativeGenerator(target, PromptLookup(), num_draft_tokens=AdaptiveLength(4))
 
-        assert [1, 3, 5, 3, 5] * 6 == target.forwards[fed:]
+        assert [1, 3, 3, 5, 5] * 6 == target.forwards[fed:]
         assert torch.equal(held[0, :6], target.slots[0, :6])
         assert (0 == target.slots[0, 6:11]).all()
         assert [6] == Slots.of(target).held()
@@ -558,24 +557,25 @@ class TestInTheLoop:
 
     def test_where_padding_takes_no_time_a_width_is_a_line(self, monkeypatch: pytest.MonkeyPatch) -> None:
         """From the fewest tokens that need it; flat where fewer seem to take longer."""
-        seconds = {(1, 1): 1.0, (3, 2): 1.25, (3, 3): 1.5, (5, 4): 2.5, (5, 5): 2.0}
+        seconds = {(1, 1): 1.0, (3, 2): 1.25, (3, 3): 1.5, (5, 1): 1.5, (5, 4): 2.5, (5, 5): 2.0}
         monkeypatch.setattr(Slots, "time_forward", lambda slots, *forward: seconds[forward])
-        of = timed_widths.WidthSeconds
+        of = timed_widths.TimedWidth
         target = SkippingDecoder(TABLE, widths=(1, 3, 5, 16), scored_width=5)
         lines = timed_widths.time_widths(target)
 
         assert [of(1, 1, 1.0, 1.0), of(2, 3, 1.25, 1.5), of(4, 5, 2.0, 2.0)] == lines
         assert [1.25, 1.5] == [lines[1](tokens) for tokens in (2, 3)]
+        assert [of(1, 5, 1.5, 2.0)] == timed_widths.time_widths(target, exact_width=True)
 
     def test_forwards_that_the_clock_does_not_resolve(self, monkeypatch: pytest.MonkeyPatch) -> None:
         """Their times divide."""
         monkeypatch.setattr(Slots, "time_forward", lambda slots, width, tokens: 0.0)
-        target = SkippingDecoder(TABLE, widths=(1, 3, 5, 16), scored_width=5)
         policy = AdaptiveLength(4)
-        policy.prepare(target)
-        policy.learn(SpeculationStep(1, (1,), (1,), 0.0, 0.0, 0.0))
+        policy.prepare(SkippingDecoder(TABLE, widths=(1, 3, 5, 16), scored_width=5))
+        for k in (0, 1, 3, 4):
+            policy.learn(SpeculationStep(k, (k,), (k,), 0.0, 0.0, 0.0))
 
-        assert all(speed > 0 for speed in policy.tokens_per_second())
+        assert all(0 < policy._seconds.verify(k) < 1e-6 for k in range(5))
 
     def test_combined_decoders_take_the_sum(self, monkeypatch: pytest.MonkeyPatch) -> None:
         """Each at its own width, of which fewer tokens may take less."""
@@ -586,7 +586,7 @@ class TestInTheLoop:
             return 1.0 * tokens if slots is Slots.of(skipping) else 10.0 * width
 
         monkeypatch.setattr(Slots, "time_forward", seconds)
-        of = timed_widths.WidthSeconds
+        of = timed_widths.TimedWidth
         both = Combined([skipping, padding])
         expected = [of(1, 1, 11.0, 11.0), of(2, 3, 32.0, 33.0), of(4, 5, 54.0, 55.0)]
 
@@ -619,7 +619,7 @@ class TestInTheLoop:
             ScriptedDecoder(TABLE), PromptLookup(), num_draft_tokens=policy, exact_width=True
         )
 
-        assert (5,) == policy._seconds._widths
+        assert ((5, 5),) == policy._seconds._ranges
 
     def test_timing_keeps_no_decoder_alive(self) -> None:
         """A decoder's times are dropped with it."""
