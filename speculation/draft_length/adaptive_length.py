@@ -33,7 +33,8 @@ class AdaptiveLength:
     in it. Both are learned from past speculation steps (forward times initially from forwards that
     :meth:`prepare` makes), and the *k* of the best ratio is used. That is the speed-up of Leviathan, Kalman
     and Matias, 2023, `Fast Inference from Transformers via Speculative Decoding
-    <https://arxiv.org/abs/2211.17192>`_, theorem 3.8, with an acceptance rate per position and measured costs.
+    <https://arxiv.org/abs/2211.17192>`_, theorem 3.8, with an acceptance rate per position and measured
+    costs.
 
     Where the best *k* is 0, plain decoding, the next best is tried now and then, to detect whether
     drafts have improved: after 4 steps, and after twice as many with each failed trial, up to 128.
