@@ -14,7 +14,7 @@ import decodekit
 ROOMS = {
     "benchmarks": "comparison forward generation host measuring models peers prompts serving speculation",
     "decoding": (
-        "cache engine interop results sampling sampling/compiled sampling/compiled/csrc serving stopping "
+        "cache engine interop optional_protocols results sampling sampling/compiled sampling/compiled/csrc serving stopping "
         "strategies strategies/beams testing text"
     ),
     "neuron_backend": (
