@@ -14,8 +14,8 @@ import decodekit
 ROOMS = {
     "benchmarks": "comparison forward generation host measuring models peers prompts serving speculation",
     "decoding": (
-        "cache engine interop optional_protocols results sampling sampling/compiled sampling/compiled/csrc serving stopping "
-        "strategies strategies/beams testing text"
+        "cache engine interop optional_protocols results sampling sampling/compiled sampling/compiled/csrc "
+        "serving stopping strategies strategies/beams testing text"
     ),
     "neuron_backend": (
         "adapters artifacts kv_cache lint lowering models on_device_sampling parity quantization "

@@ -1,5 +1,7 @@
 """Seconds of some work, learned from measurements."""
 
+import statistics
+
 import attrs
 
 _MAX_RATIO = 1.25
@@ -12,7 +14,7 @@ _FIRST_ESTIMATE = 3
 """Weight of the first estimate, in measurements."""
 
 _NEW = 4
-"""Measurements in which a faster one replaces the first estimate."""
+"""The first measurements, of which and of the first estimate the median is taken."""
 
 LEAST = 1e-9
 """Lower limit, for times that the clock measured as 0."""
@@ -23,7 +25,8 @@ class LearnedSeconds:
     """
     Seconds of some work, learned from measurements.
 
-    The first ones weigh more than later ones. Outliers are clipped, so that a slow one changes little.
+    The first ones weigh more than later ones: the first estimate may be of a machine in another state.
+    Outliers are clipped, so that a slow one changes little.
     """
 
     seconds: float
@@ -32,17 +35,23 @@ class LearnedSeconds:
     seen: int = 0
     """Number of measurements."""
 
+    _first: list[float] = attrs.field(factory=list, init=False)
+    """The first estimate and the first measurements."""
+
     def __attrs_post_init__(self) -> None:
         """Raise the seconds to the lower limit, since they divide."""
         self.seconds = max(self.seconds, LEAST)
+        self._first.append(self.seconds)
 
     def learn(self, measured: float) -> float:
         """Add a measurement; return its ratio to what was expected, clipped."""
         measured = max(measured, LEAST)
-        if self.seen < _NEW and measured < self.seconds / _MAX_RATIO:
-            # Interruptions only add.
-            self.seconds = measured
         ratio = min(max(measured / self.seconds, 1 / _MAX_RATIO), _MAX_RATIO)
         self.seen += 1
-        self.seconds *= ratio ** max(LEARNING_RATE, 1 / (self.seen + _FIRST_ESTIMATE))
+        if self.seen <= _NEW:
+            self._first.append(measured)
+            # Of two in the middle the lower one, as interruptions only add.
+            self.seconds = statistics.median_low(self._first)
+        else:
+            self.seconds *= ratio ** max(LEARNING_RATE, 1 / (self.seen + _FIRST_ESTIMATE))
         return ratio

@@ -26,6 +26,14 @@ _DOUBT = 2.0
 _OUTLIER = 4.0
 """Upper limit of measured over expected drafting time."""
 
+_SLOWER = 0.5
+"""
+Exponent by which more tokens are slower, where fewer are slower than they were timed.
+
+Two cores of an AMD EPYC have two states: in one a forward of a token takes 1.5 times as long as in the other,
+and one of nine tokens as long.
+"""
+
 _MOST_ATTENTION = 0.1
 """Upper limit of the time that a column attends to its text, in idle forwards of the narrowest width."""
 
@@ -142,9 +150,10 @@ class StepSeconds:
         used = max((known for known in self._forward if known < tokens), default=None)
         if used not in self._idle:
             return self._idle[tokens]
-        # Where a narrower forward is slower than an idle one, so is this; a wider one may have been timed
-        # wrongly, and plain decoding must not look slow then.
-        return self._forward[used].seconds * self._with_attention(tokens) / self._with_attention(used)
+        # Where fewer tokens are slower than they were timed, so are these, if less; more tokens may have been
+        # timed wrongly, and plain decoding must not look slow then.
+        slower = self._forward[used].seconds / self._with_attention(used)
+        return self._with_attention(tokens) * (slower**_SLOWER if slower > 1 else slower)
 
     def _with_attention(self, tokens: int) -> float:
         """Seconds of an idle forward, and of the attention to what the text has become longer by."""

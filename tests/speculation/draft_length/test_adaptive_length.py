@@ -307,6 +307,16 @@ class TestWhatItLearns:
 
         assert pytest.approx([1.1, 1.2, 1.3, 1.4], rel=0.02) == [seconds.verify(k) for k in range(1, 5)]
 
+    def test_that_the_first_steps_weigh_more_than_the_first_timing(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """The machine may have been in another state; an outlier among them changes nothing."""
+        seconds = timed(monkeypatch, {1: 1.0, 5: 1.5})
+        for spent in (1.6, 16.0, 1.6, 1.6):
+            seconds.learn(SpeculationStep(0, (0,), (0,), 0.0, spent, 0.0), 0)
+
+        assert pytest.approx(1.6) == seconds.verify(0)
+
     def test_that_unused_widths_take_the_same_time_beside_the_forward(
         self, monkeypatch: pytest.MonkeyPatch
     ) -> None:
@@ -324,9 +334,9 @@ class TestWhatItLearns:
             seconds.learn(SpeculationStep(0, (0,), (0,), 0.0, 2.0, 0.0), 0)
 
         assert pytest.approx(2.0, rel=0.05) == seconds.verify(0)
-        # A tenth more for each column's attention, by a machine that is 2 / 1.1 times slower.
-        assert pytest.approx((1.2 + 0.5) * 2 / 1.1, rel=0.05) == seconds.verify(4)
-        assert pytest.approx((1.4 + 0.9) * 2 / 1.1, rel=0.05) == seconds.verify(8)
+        # A tenth more for each column's attention; of the rest, half is the machine's.
+        assert pytest.approx((1.2 + 0.5) * (2 / 1.1) ** 0.5, rel=0.05) == seconds.verify(4)
+        assert pytest.approx((1.4 + 0.9) * (2 / 1.1) ** 0.5, rel=0.05) == seconds.verify(8)
 
     def test_that_more_rows_take_longer_at_every_width(self, monkeypatch: pytest.MonkeyPatch) -> None:
         """A step of many rows at one width tells of the others, so no draft becomes cheaper than none."""
