@@ -9,6 +9,7 @@ from torch import Tensor
 from ..history import History
 from ..optional_protocols import RowIndependent
 from ..protocols import Draft
+from ..sampling.one_thread import one_thread
 from ..token_feeder import Fed
 from .active_request import ActiveRequest
 
@@ -56,12 +57,13 @@ def sample_together(
         scored = [one for one in group if not one.failed and one.active and fed.are_ready(one.table_rows())]
         if len(scored) < 2:
             continue
+        scored.sort(key=lambda one: one.rows.start)
         columns = [1 + drafts[id(one)].ids.shape[1] for one in scored]
-        rows = [row for one in scored for row in range(one.rows.start, one.rows.stop)]
-        window = seen.rows(torch.tensor(rows))
+        blocks = _blocks([one.rows for one in scored])
+        window = seen.rows(_index(blocks))
         try:
             ids, _ = scored[0].run.pipeline(
-                fed.logits[rows, : max(columns)], window.at(window.length[:, : max(columns)])
+                _rows_of(fed.logits[:, : max(columns)], blocks), window.at(window.length[:, : max(columns)])
             )
         except Exception:
             continue
@@ -70,6 +72,32 @@ def sample_together(
             found[id(one)] = ids[place : place + one.num_rows, :width]
             place += one.num_rows
     return found
+
+
+def _blocks(rows: Sequence[slice]) -> list[slice]:
+    """Ascending *rows*, those that lie side by side as one."""
+    blocks = [rows[0]]
+    for each in rows[1:]:
+        if each.start == blocks[-1].stop:
+            blocks[-1] = slice(blocks[-1].start, each.stop)
+        else:
+            blocks.append(each)
+    return blocks
+
+
+def _index(blocks: Sequence[slice]) -> slice | Tensor:
+    """The rows of *blocks*, as an index: a slice where that is possible, which copies nothing."""
+    if len(blocks) == 1:
+        return blocks[0]
+    return torch.cat([torch.arange(block.start, block.stop) for block in blocks])
+
+
+def _rows_of(logits: Tensor, blocks: Sequence[slice]) -> Tensor:
+    """The rows of *blocks*: joined by copies of whole blocks, since an index copies number by number."""
+    if len(blocks) == 1:
+        return logits[blocks[0]]
+    with one_thread(logits.numel()):
+        return torch.cat([logits[block] for block in blocks])
 
 
 def _independent(part: Any) -> bool:

@@ -1,12 +1,15 @@
 """Requests of one chain object and one sampler are sampled in one call."""
 
+from itertools import pairwise
 from typing import Any, ClassVar
 
 import pytest
 import torch
+from hypothesis import given, strategies as st
 from torch import Tensor
 
 from decodekit.decoding import Batcher, Generator, Greedy, History, MaxNewTokens, Sample
+from decodekit.decoding.engine.merged_sampling import _blocks, _index, _rows_of
 from decodekit.processors import RepetitionPenalty, Temperature, TopK, TopP
 from decodekit.speculation import PromptLookup
 from decodekit.testing import ScriptedDecoder
@@ -102,3 +105,29 @@ def test_a_row_that_raises_ends_its_own_request() -> None:
     with pytest.raises(RuntimeError, match="a row fails"):
         handles[3].result()
     assert [3, 3, 3] == [len(handle.result().ids[0]) for handle in handles[:3]]
+
+
+@given(st.lists(st.tuples(st.integers(0, 2), st.integers(1, 3)), min_size=1, max_size=4))
+def test_rows_of_blocks(gaps_and_sizes: list[tuple[int, int]]) -> None:
+    """Those that an index gives, in the same order."""
+    slices, end = [], 0
+    for gap, size in gaps_and_sizes:
+        slices.append(slice(end + gap, end + gap + size))
+        end += gap + size
+    logits = torch.arange(3.0 * end).reshape(end, 1, 3)
+    rows = [row for each in slices for row in range(each.start, each.stop)]
+    blocks = _blocks(slices)
+
+    assert torch.equal(logits[rows], _rows_of(logits, blocks))
+    assert torch.equal(logits[rows], logits[_index(blocks)])
+    assert all(one.stop < other.start for one, other in pairwise(blocks))
+
+
+@pytest.mark.parametrize(
+    ("slices", "copied"), [([slice(2, 3), slice(3, 5)], False), ([slice(0, 1), slice(2, 3)], True)]
+)
+def test_only_rows_that_lie_apart_are_copied(slices: list[slice], copied: bool) -> None:
+    """Others are a view."""
+    rows = _rows_of(TABLE, _blocks(slices))
+
+    assert copied is (rows.untyped_storage().data_ptr() != TABLE.untyped_storage().data_ptr())
