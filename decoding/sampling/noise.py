@@ -29,6 +29,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from .one_thread import one_thread
+
 BLOCK, TOKEN, XTC, DRAFT, ACCEPT, RESIDUAL, BEAM = 1, 2, 3, 4, 5, 6, 7
 """
 Purposes: which block of the vocabulary, and which token inside it (:class:`Sample`); whether
@@ -157,12 +159,18 @@ def uniform(stream: Key, position: Key, purpose: Key | int, index: Key) -> Tenso
 
 def exponential(stream: Key, position: Key, purpose: Key | int, index: Key) -> Tensor:
     """Standard exponential numbers, -log(u), float64, of the four keys' broadcast shape."""
-    return uniform(stream, position, purpose, index).log_().neg_()
+    return _log(uniform(stream, position, purpose, index)).neg_()
 
 
 def gumbel(stream: Key, position: Key, purpose: Key | int, index: Key) -> Tensor:
     """Standard Gumbel numbers, -log(-log(u)), float64, of the four keys' broadcast shape."""
-    return exponential(stream, position, purpose, index).log_().neg_()
+    return _log(exponential(stream, position, purpose, index)).neg_()
+
+
+def _log(numbers: Tensor) -> Tensor:
+    """Their logarithms, in their place."""
+    with one_thread(numbers.numel()):
+        return numbers.log_()
 
 
 def exponential_of_one(

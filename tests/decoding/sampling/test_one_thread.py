@@ -1,5 +1,6 @@
 """Arithmetic on few logits, on one of torch's threads."""
 
+import re
 import threading
 from collections.abc import Iterator
 
@@ -18,7 +19,7 @@ from ...histories import history_of_rows
 
 HISTORY = history_of_rows([[1, 2]])
 
-pytestmark = pytest.mark.skipif(module._set_own_threads is None, reason="needs a torch with OpenMP")
+pytestmark = pytest.mark.skipif(module._set_openmp_threads is None, reason="needs a torch with OpenMP")
 
 
 @pytest.fixture(autouse=True)
@@ -38,6 +39,20 @@ def test_many_elements_are_worth_threads(elements: int, threads: int) -> None:
     with one_thread(elements):
         assert threads == torch.get_num_threads()
     assert 3 == torch.get_num_threads()
+
+
+def mkl_threads() -> int:
+    """Those of MKL in this thread."""
+    return int(re.findall(r"mkl_get_max_threads\(\) : (\d+)", torch.__config__.parallel_info())[0])
+
+
+@pytest.mark.skipif(module._set_mkl_threads is None, reason="needs a torch with MKL")
+def test_mkl_uses_as_many() -> None:
+    """Its threads are others than OpenMP's setting says."""
+    assert 3 == mkl_threads()
+    with one_thread(1):
+        assert 1 == mkl_threads()
+    assert 3 == mkl_threads()
 
 
 def test_ends_with_an_exception() -> None:
