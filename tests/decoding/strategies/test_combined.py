@@ -103,7 +103,7 @@ def test_an_adaptive_length_times_decoders_of_different_widths() -> None:
 
     assert Generator(decoder, stop=MaxNewTokens(9))(PROMPTS[:2]).ids == fast(PROMPTS[:2]).ids
     for width in (1, 2, 4, 5):
-        assert f"at width {width}" in str(fast.num_draft_tokens)
+        assert f" for {width}," in str(fast.num_draft_tokens).replace(";", ",")
 
 
 @given(st.integers(0, 10**6))

@@ -368,7 +368,7 @@ def test_an_adaptive_length_times_the_decoder() -> None:
     fast = SpeculativeGenerator(guided, DraftModel(scripted(2, NEAR)), stop=MaxNewTokens(20))
 
     assert plain.ids == fast(PROMPTS[:2]).ids
-    assert "at width 5" in str(fast.num_draft_tokens)
+    assert " for 5;" in str(fast.num_draft_tokens)
 
 
 def test_up_to_the_last_position_of_either_side() -> None:
