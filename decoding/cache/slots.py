@@ -83,7 +83,9 @@ class Slots:
         self.may_queue = isinstance(decoder, QueuesForwards)
         """Whether the decoder implements :class:`~..optional_protocols.QueuesForwards`."""
 
-        self._skips_padding = does_skip_padding(decoder)
+        self.skips_padding = does_skip_padding(decoder)
+        """Whether padding takes the decoder less time than tokens."""
+
         self._owner: Callable[[], Decoder | None] = lambda: None
         self._cached = CachedTokens(shape.batch_size, shape.max_length)
         self._rows = RowFeeder(decoder, self._cached)
@@ -188,7 +190,7 @@ class Slots:
         self._require_returned()
         starts = [0] * self.shape.batch_size
         ids = torch.full((len(starts), width), -1)
-        if self._skips_padding:
+        if self.skips_padding:
             starts = [min(held, self.shape.max_length - width) for held in self._cached.valid]
             for row, start in enumerate(starts):
                 self._cached.forget_from(row, start)

@@ -29,8 +29,12 @@ def _number(text: str, holds: Callable[[float], bool], default: float) -> Any:
     return attrs.field(default=default, converter=as_real, validator=rule(one_real(text, holds)))
 
 
+def _optional(*rules: Validator) -> Any:
+    return attrs.field(default=None, validator=validators.optional(rule(*rules)))
+
+
 def _whole(*rules: Validator) -> Any:
-    return attrs.field(default=None, validator=validators.optional(rule(a_whole_number, *rules)))
+    return _optional(a_whole_number, *rules)
 
 
 def _flag() -> Any:
@@ -38,11 +42,11 @@ def _flag() -> Any:
 
 
 def _label() -> Any:
-    return attrs.field(default=None, validator=validators.optional(rule(validators.instance_of(str))))
+    return _optional(validators.instance_of(str))
 
 
 def _object() -> Any:
-    return attrs.field(default=None, validator=validators.optional(rule(validators.instance_of(Mapping))))
+    return _optional(validators.instance_of(Mapping))
 
 
 @attrs.frozen(eq=False, kw_only=True)

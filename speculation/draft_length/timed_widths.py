@@ -6,7 +6,7 @@ import attrs
 import torch
 
 from ...decoding.cache.slots import Slots
-from ...decoding.optional_protocols import AnyDecoder, OffersFeeder, does_skip_padding
+from ...decoding.optional_protocols import AnyDecoder, OffersFeeder
 from ...decoding.protocols import Decoder, DecoderShape
 
 
@@ -62,11 +62,9 @@ def time_widths(decoder: AnyDecoder, exact_width: bool = False) -> list[TimedWid
 
 
 def _time(decoder: Decoder, exact_width: bool) -> list[TimedWidth]:
-    ranges = _ranges(decoder.shape, exact_width)
-    if not does_skip_padding(decoder):
-        ranges = [(width, width) for _, width in ranges]
-    forwards = sorted({(width, tokens) for pair in ranges for width in pair[1:] for tokens in pair})
     slots = Slots.of(decoder)
+    ranges = _ranges(decoder.shape, exact_width, slots.skips_padding)
+    forwards = sorted({(width, tokens) for fewest, width in ranges for tokens in (fewest, width)})
     with slots.lock, torch.no_grad():
         for forward in forwards:
             slots.time_forward(*forward)
@@ -88,15 +86,16 @@ def _combined(decoder: OffersFeeder, exact_width: bool) -> list[TimedWidth]:
 
     skips = any(timed.fewest < timed.width for one in each for timed in one)
     return [
-        TimedWidth(first, width, together(width, first), together(width, width))
-        for fewest, width in _ranges(decoder.shape, exact_width)
-        for first in [fewest if skips else width]
+        TimedWidth(fewest, width, together(width, fewest), together(width, width))
+        for fewest, width in _ranges(decoder.shape, exact_width, skips)
     ]
 
 
-def _ranges(shape: DecoderShape, exact_width: bool) -> list[tuple[int, int]]:
-    """The fewest and the most tokens of each width that scores every column, ascending."""
+def _ranges(shape: DecoderShape, exact_width: bool, skips_padding: bool) -> list[tuple[int, int]]:
+    """The tokens to time of each width that scores every column, ascending: the fewest and the most."""
     widths = [width for width in shape.widths if width <= shape.scored_width]
     if exact_width:
-        return [(1, width) for width in widths[-1:]]
+        widths = widths[-1:]
+    if not skips_padding:
+        return [(width, width) for width in widths]
     return [(narrower + 1, width) for narrower, width in zip([0, *widths], widths, strict=False)]
