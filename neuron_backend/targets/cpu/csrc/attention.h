@@ -131,7 +131,7 @@ inline void add_values(
     for (int64_t n = 0; n < slots; ++n) {
       Floats value[vectors()];
       for (int i = 0; i < vectors(); ++i) value[i] = as_floats(values + n * dim + first + i * LANES);
-      fetch_ahead(values + n * dim + first);
+      fetch<2>(values + n * dim + first);
       for (int row = 0; row < COUNT; ++row)
         for (int i = 0; i < vectors(); ++i)
           sum[row][i] = at::vec::fmadd(Floats(weights[row][n]), value[i], sum[row][i]);

@@ -15,8 +15,8 @@
 
 namespace decodekit {
 
-// Sums of products of COUNT rows by OUTPUTS rows of weights, in single precision: `sums`. In AVX-512, weights of
-// several rows are fetched `ahead` bytes before they are needed; those of one row by fetch_next().
+// Sums of products of COUNT rows by OUTPUTS rows of weights, in single precision: `sums`. In AVX-512, weights are
+// fetched `ahead` bytes before they are needed.
 
 using DefaultAhead = std::integral_constant<int64_t, AHEAD>;
 
@@ -75,12 +75,9 @@ inline void sums(
     typename L::Vector w[OUTPUTS];
     for (int n = 0; n < OUTPUTS; ++n) {
       w[n] = L::weights(weights + n * in + k, kept);
-      if constexpr (COUNT > 1) {
-        fetch_ahead(weights + n * in + k, ahead);
-      } else if (n * L::COUNT * sizeof(T) % CACHE_LINE == 0) {
-        // Fetched twice, one row of float16 takes 8.5 ms instead of 7.4.
-        fetch_next(weights + k * OUTPUTS + n * L::COUNT);
-      }
+      // Fetched twice, one row of float16 takes 8.5 ms instead of 7.4.
+      if (n * L::COUNT * sizeof(T) % CACHE_LINE == 0)
+        fetch<COUNT == 1 ? 1 : 2>(weights + k * OUTPUTS + n * L::COUNT, ahead);
     }
     for (int row = 0; row < COUNT; ++row) {
       const typename L::Vector inputs = L::inputs(x + row * in + k, kept);

@@ -34,9 +34,9 @@ inline void each_part(const uint8_t* packed, F f) {
   }();
   const __m512i low = _mm512_set1_epi8(15);
   const __m512i first = _mm512_loadu_si512(packed), second = _mm512_loadu_si512(packed + 2 * HALF);
-  // For any number of rows: they share what is unpacked, so weights are read in the order of their addresses.
-  fetch_next(packed);
-  fetch_next(packed + 2 * HALF);
+  // To the first level for any number of rows, since they share what is unpacked.
+  fetch<1>(packed);
+  fetch<1>(packed + 2 * HALF);
   for (int half = 0; half < 2; ++half) {
     const __m512i both = _mm512_permutex2var_epi8(first, _mm512_load_si512(ORDER.of[half]), second);
     f(half, _mm512_and_si512(both, low));

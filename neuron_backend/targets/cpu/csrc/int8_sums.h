@@ -18,12 +18,9 @@ constexpr int QUAD = 4;
 constexpr int LINE = LANES * QUAD;
 constexpr int OFFSET = 128;
 
-// To the first-level cache for up to three terms, one row's, as fetch_next(); for more, whose inputs need it, to the
-// second.
+// The cache that weights are fetched to, see fetch(); one row of inputs has two or three terms.
 template <int COUNT>
-inline void fetch(const void* weights) {
-  __builtin_prefetch(weights, 0, COUNT > 3 ? 2 : 3);
-}
+constexpr int LEVEL = COUNT > 3 ? 2 : 1;
 
 // What OFFSET adds to the sum of a term's products, modulo 2^32 as that is.
 inline uint32_t share_of(int32_t term_sum) { return static_cast<uint32_t>(term_sum) * OFFSET; }
@@ -47,7 +44,7 @@ __attribute__((noinline)) void block_sums_at(
   ((sum[I] = _mm512_set1_epi32(-share_of(term_sums[I]))), ...);
   for (int64_t quad = 0; quad < quads; ++quad) {
     const __m512i of = _mm512_loadu_si512(weights + quad * LINE);
-    fetch<COUNT>(weights + quad * LINE + ahead);
+    fetch<LEVEL<COUNT>>(weights + quad * LINE, ahead);
     const auto inputs = [=](std::size_t term) {
       int32_t four;
       std::memcpy(&four, x + (quad * COUNT + term) * QUAD, sizeof four);
@@ -79,7 +76,7 @@ inline void block_sums(
   for (int term = 0; term < COUNT; ++term)
     sum[term][0] = sum[term][1] = _mm256_set1_epi32(-share_of(term_sums[term]));
   for (int64_t quad = 0; quad < quads; ++quad) {
-    fetch<COUNT>(weights + quad * LINE + ahead);
+    fetch<LEVEL<COUNT>>(weights + quad * LINE, ahead);
     // Of each four weights the first and third in lanes of 16 bits, and the second and fourth.
     __m256i even[2], odd[2];
     for (int half = 0; half < 2; ++half) {
@@ -117,7 +114,7 @@ inline void block_sums(
   Bits sum[COUNT];
   for (int term = 0; term < COUNT; ++term) sum[term] = Bits{} - share_of(term_sums[term]);
   for (int64_t quad = 0; quad < quads; ++quad) {
-    fetch<COUNT>(weights + quad * LINE + ahead);
+    fetch<LEVEL<COUNT>>(weights + quad * LINE, ahead);
     Bits of;
     std::memcpy(&of, weights + quad * LINE, sizeof of);
     for (int i = 0; i < QUAD; ++i, of >>= 8)
