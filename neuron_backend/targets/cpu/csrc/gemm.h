@@ -121,10 +121,10 @@ void each_panel(int64_t outputs, bool in_threads, F f) {
   }
 }
 
-// Calls f(n, outputs) for all runs of a panel; `outputs`, OUTPUTS_AT_ONCE or 1, is a constant.
-template <class F>
+// Calls f(n, outputs) for all runs of MOST outputs of a panel; `outputs`, MOST or 1, is a constant.
+template <int MOST, class F>
 inline void each_run(int64_t n, int64_t end, F&& f) {
-  for (; n + OUTPUTS_AT_ONCE <= end; n += OUTPUTS_AT_ONCE) f(n, std::integral_constant<int, OUTPUTS_AT_ONCE>());
+  for (; n + MOST <= end; n += MOST) f(n, std::integral_constant<int, MOST>());
   for (; n < end; ++n) f(n, std::integral_constant<int, 1>());
 }
 
