@@ -1,11 +1,13 @@
 """
 Run the benchmarks, and write docs/benchmarks.md from their reports.
 
-    python -m decodekit bench report [--quick] [--only NAME ...] [--peer-python FILE] [--cache DIR]
+    python -m decodekit bench report [--quick] [--only NAME ...] [--machine WORD] [--peer-python FILE]
+        [--cache DIR]
     python -m decodekit bench report --write-only
 
 To be run in a checkout. Each benchmark writes docs/benchmarks/NAME.json; the page is made of all that
-exist, so that some can be measured again, or on another machine. The reason why a goal is missed stands in
+exist, so that some can be measured again, or on another machine: with --machine they are written to
+NAME-WORD.json, and stand on the page behind NAME. The reason why a goal is missed stands in
 benchmarks/missed_thresholds.json, by NAME and goal. --quick tests that all of them run; its figures mean
 little.
 """
@@ -126,6 +128,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     names = [run.name for run in RUNS]
     add = parser.add_argument
     add("--quick", action="store_true", help="little of everything")
+    add("--machine", metavar="WORD", help="keep what other machines measured, and write NAME-WORD")
     add("--only", nargs="+", choices=names, default=names)
     add("--write-only", action="store_true", help="measure nothing")
     add("--peer-python", metavar="FILE", help="interpreter with llama-cpp-python and gguf")
@@ -140,6 +143,8 @@ def run(options: argparse.Namespace) -> int:
     if not options.write_only:
         shared = {"peer-python": options.peer_python, "cache": options.cache}
         runs = [run for run in RUNS if run.name in options.only]
+        if options.machine:
+            runs = [attrs.evolve(run, name=f"{run.name}-{options.machine}") for run in runs]
         failed = measure(runs, options.quick, shared, options.results)
     write(options.results, options.page, json.loads(REASONS.read_text()))
     if failed:
@@ -167,14 +172,20 @@ def measure(
 
 def write(results: Path, destination: Path, reasons: Mapping[str, Mapping[str, str]]) -> None:
     """Write the page and its plots from every report in the folder *results*."""
-    order = {run.name: i for i, run in enumerate(RUNS)}
-    files = sorted(results.glob("*.json"), key=lambda file: (order.get(file.stem, len(order)), file.stem))
+    files = sorted(results.glob("*.json"), key=lambda file: (_place(file.stem), file.stem))
     reports = {file.stem: Report.read(file) for file in files}
     text = page(reports, reasons)
     for name, report in reports.items():
         if report.picture is not None:
             report.picture.plot(results / f"{name}.svg")
     write_whole(destination, text)
+
+
+def _place(name: str) -> int:
+    """The place of a run among :data:`RUNS`, also if *name* ends with a machine; others come last."""
+    names = [run.name for run in RUNS]
+    ends = [i for i, sign in enumerate(f"{name}-") if sign == "-"]
+    return next((names.index(name[:end]) for end in reversed(ends) if name[:end] in names), len(names))
 
 
 def page(reports: Mapping[str, Report], reasons: Mapping[str, Mapping[str, str]]) -> str:

@@ -239,6 +239,12 @@ class SpeculationStep:
     the longest of :attr:`drafted`.
     """
 
+    total: int | None = None
+    """
+    All draft tokens that the target scored in this step, those of other policies' rows included; None for the
+    sum of :attr:`drafted`.
+    """
+
     foreseen: tuple[bool, ...] | None = None
     """
     Whether each of these rows' next token is the one that a draft would have begun with; None if the drafter

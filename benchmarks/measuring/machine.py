@@ -11,6 +11,9 @@ from pathlib import Path
 _PACKAGES = ("decodekit", "torch", "transformers", "numpy")
 _THREADING = ("OMP_NUM_THREADS", "OMP_WAIT_POLICY", "GOMP_SPINCOUNT", "KMP_BLOCKTIME", "MKL_NUM_THREADS")
 
+CPUINFO = Path("/proc/cpuinfo")
+"""Where Linux describes its processors."""
+
 
 def machine_facts(device: str | None = None) -> dict[str, str | int | float]:
     """
@@ -33,11 +36,20 @@ def machine_facts(device: str | None = None) -> dict[str, str | int | float]:
 
 
 def processor_name() -> str:
-    """The processor's name, such as ``"Intel(R) Xeon(R) Processor"``."""
-    source = Path("/proc/cpuinfo")
-    lines = source.read_text().splitlines() if source.exists() else []
-    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
-    return names[0] if names else platform.processor() or platform.machine()
+    """
+    The processor's name, such as ``"AMD EPYC (family 26, model 2)"``.
+
+    Family and model are added where they are known: virtual machines give several generations the same name.
+    """
+    lines = CPUINFO.read_text().splitlines() if CPUINFO.exists() else []
+    # The first processor's; of several kinds each would have its own.
+    known = {
+        key.strip(): value.strip() for key, _, value in reversed([line.partition(":") for line in lines])
+    }
+    name = known.get("model name") or platform.processor() or platform.machine()
+    if {"cpu family", "model"} <= set(known):
+        name += f" (family {known['cpu family']}, model {known['model']})"
+    return name
 
 
 def versions(others: Sequence[str] = ()) -> dict[str, str]:

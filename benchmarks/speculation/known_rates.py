@@ -66,11 +66,12 @@ class KnownRates:
         """The longest draft: without evidence nothing is known of it."""
         return self.most
 
-    def weigh(self, evidence: Sequence[int]) -> int:
+    def weigh(self, evidence: Sequence[int]) -> list[int]:
         """The draft length of one row."""
-        accepted = self._rates.accepted(evidence, self.most)
+        (strength,) = evidence
+        accepted = self._rates.accepted(strength, self.most)
         speeds = [(1 + gain) / spent for gain, spent in zip(accepted, self._seconds, strict=True)]
-        return speeds.index(max(speeds))
+        return [speeds.index(max(speeds))]
 
     def learn(self, outcome: SpeculationStep) -> None:
         """Learn nothing more."""

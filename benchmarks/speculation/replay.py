@@ -165,7 +165,7 @@ def _asked(
     if isinstance(length, int):
         allowed = length
     else:
-        allowed = length(1) if evidence is None else cast(WeighsEvidence, length).weigh(evidence)
+        allowed = length(1) if evidence is None else cast(WeighsEvidence, length).weigh(evidence)[0]
     drafting = (draft.seconds if allowed else 0.0) + (0.0 if evidence is None else draft.evidence_seconds)
     drafted, accepted = min(allowed, draft.drafted), min(allowed, draft.agreed)
     return SpeculationStep(

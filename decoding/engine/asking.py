@@ -1,6 +1,7 @@
 """Asking the drafters: each one once, over the whole table."""
 
 from collections.abc import Callable, Sequence
+from itertools import islice
 from typing import TypeVar, cast
 
 import attrs
@@ -26,7 +27,7 @@ Question = tuple[ActiveRequest, Drafting, Asked]
 def ask(
     requests: Sequence[ActiveRequest],
     now: History,
-    decoding: int,
+    active: int,
     timers: Timers,
     alone: bool,
     most: int | None,
@@ -43,7 +44,7 @@ def ask(
 
         now: The table's tokens so far, width 1.
 
-        decoding: How many rows of *requests* have their first token.
+        active: How many rows of *requests* have not ended, those in prefill included.
 
         timers: The table's.
 
@@ -65,7 +66,7 @@ def ask(
     questions = [
         question
         for group in _by_policy(_asked_for_outlooks(going_on, now, timers, failed))
-        for question in _questions(group, decoding, failed)
+        for question in _questions(group, active, failed)
     ]
     asked = {id(question[0]): question[2] for question in questions}
     drafting = [question for question in questions if question[2].allowed]
@@ -147,18 +148,18 @@ def _asked_for_outlooks(
 
 
 def _questions(
-    group: Sequence[_Candidate], decoding: int, failed: Callable[[ActiveRequest, Exception], None]
+    group: Sequence[_Candidate], active: int, failed: Callable[[ActiveRequest, Exception], None]
 ) -> list[Question]:
     """What requests that share a draft length policy ask for: it decides once, for all of their rows."""
     own = sum(len(one.rows) for one in group)
     said = [one.outlook for one in group if one.outlook is not None]
     evidence: tuple[int, ...] | None = None
     if len(said) == len(group):
-        # Rows of other requests would wait for a longer forward too.
-        idle = (0,) * (decoding - own)
+        # Other rows would wait for a longer forward too, the prefill of newcomers included.
+        idle = (0,) * (active - own)
         evidence = tuple(each for outlook in said for each in outlook.evidence) + idle
     try:
-        allowed = group[0].drafting.allowed(own, evidence)
+        lengths = iter(group[0].drafting.lengths(own, evidence))
     except Exception as error:
         for one in group:
             failed(one.request, error)
@@ -167,7 +168,12 @@ def _questions(
         (
             one.request,
             one.drafting,
-            Asked(allowed, one.rows, one.request.empty_draft, None if evidence is None else one.outlook),
+            Asked(
+                one.rows,
+                list(islice(lengths, len(one.rows))),
+                one.request.empty_draft,
+                None if evidence is None else one.outlook,
+            ),
         )
         for one in group
     ]
@@ -237,9 +243,9 @@ def _budget(group: Sequence[Question], now: History) -> Tensor:
     last, length = now.ids.shape[-1] - 1, now.length[:, 0].tolist()
     budget = [0] * len(length)
     for request, _, one in group:
-        for row in one.rows:
+        for row, allowed in zip(one.rows, one.lengths, strict=True):
             own = request.rows.start + row
-            budget[own] = max(0, min(one.allowed, last - length[own]))
+            budget[own] = max(0, min(allowed, last - length[own]))
     return torch.tensor(budget)
 
 

@@ -215,8 +215,7 @@ class DecodeLoop:
         clock = None
         if drafts and plan.may_draft:
             clock = self.timers.step_clock()
-            decoding = self._decoding(plan)
-            asked = ask(plan.requests, now, decoding, self.timers, plan.alone, most, self._fail)
+            asked = ask(plan.requests, now, len(plan.active), self.timers, plan.alone, most, self._fail)
         # The logits of a step are valid until the next forward by any user.
         waiting_since = time.perf_counter()
         # Not acquire() and release(): an interrupt may occur between acquire() and try.
@@ -245,10 +244,6 @@ class DecodeLoop:
         unfed = [row for request in requests if not request.fed for row in request.table_rows()]
         merged = [] if alone else mergeable(requests)
         return _Plan(requests, active, need, alone, may_draft, feed, merged, unfed)
-
-    def _decoding(self, plan: _Plan) -> int:
-        """How many of the active rows have their first token."""
-        return sum(self._length[row] > self._prompt[row] for row in plan.active)
 
     def _write(self, rows: slice, history: History) -> None:
         """Copy the prompts of a request into the table."""
@@ -397,7 +392,9 @@ class DecodeLoop:
         """Note what the requests accepted, and say it."""
         results: list[StepResult] = []
         lessons = {} if asked is None else self._lessons(plan, asked, accepted)
-        longest = max((each.draft.ids.shape[1] for each in asked or () if each is not None), default=0)
+        drafts = [each.draft.ids for each in asked or () if each is not None and each.draft.ids.shape[1]]
+        longest = max((ids.shape[1] for ids in drafts), default=0)
+        total = sum(int((ids >= 0).sum()) for ids in drafts)
         for number, (request, answer) in enumerate(zip(plan.requests, accepted, strict=True)):
             if answer is None:
                 continue
@@ -407,7 +404,7 @@ class DecodeLoop:
                     request.active = [row for row in request.active if row != output.row]
                     self._plan = None
             lesson = lessons.get(number)
-            learn = _nothing if lesson is None else partial(lesson.learn, longest, **seconds)
+            learn = _nothing if lesson is None else partial(lesson.learn, longest, total, **seconds)
             results.append((request, answer.outputs, learn))
         return results
 
@@ -416,12 +413,11 @@ class DecodeLoop:
     ) -> dict[int, StepOutcome]:
         """What policies are to learn, by the number of the last request that shares one."""
         found: dict[int, tuple[int, StepOutcome]] = {}
-        decoding = self._decoding(plan)
         for number, request in enumerate(plan.requests):
             drafting, question, answer = request.run.drafting, asked[number], accepted[number]
             if drafting is None or isinstance(drafting.length, int) or question is None or answer is None:
                 continue
-            _, outcome = found.get(id(drafting.length), (0, StepOutcome(drafting.length, decoding)))
+            _, outcome = found.get(id(drafting.length), (0, StepOutcome(drafting.length, len(plan.active))))
             outcome.add(question, answer.num_accepted, answer.outputs)
             outcome.bystanders -= len(question.rows)
             found[id(drafting.length)] = number, outcome

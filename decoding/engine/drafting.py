@@ -31,17 +31,22 @@ from .evidence import Outlook
 class Asked:
     """What a request asked its drafter for, and the answer."""
 
-    allowed: int
-    """The draft length; at 0 the drafter was not called."""
-
     rows: list[int]
-    """The rows to draft for: those that have their first token and have not ended."""
+    """The rows that may draft: those that have their first token and have not ended."""
+
+    lengths: list[int]
+    """The draft length of each of *rows*; where all are 0, the drafter was not called."""
 
     draft: Draft
     """The draft of all of the request's rows."""
 
     outlook: Outlook | None = None
     """What the drafter says of drafts for *rows*; None if the length does not depend on it."""
+
+    @property
+    def allowed(self) -> int:
+        """The longest draft that was asked for."""
+        return max(self.lengths, default=0)
 
 
 @attrs.frozen(eq=False)
@@ -106,15 +111,32 @@ class Drafting:
     def _resolve_endings(self) -> bool:
         return isinstance(self.length, EndsDrafts)
 
-    def allowed(self, rows: int, evidence: tuple[int, ...] | None = None) -> int:
-        """The draft length for each of *rows* rows, whose drafts have this *evidence*."""
+    def lengths(self, rows: int, evidence: tuple[int, ...] | None = None) -> list[int]:
+        """
+        The draft length for each of *rows* rows.
+
+        Args:
+            rows: Those that may draft.
+
+            evidence: Of their drafts, and behind these of other rows; None if no length depends on it.
+
+        Raises:
+            ValueError: The policy's answer is not a length for each row.
+        """
         if isinstance(self.length, int):
-            return self.length
+            return [self.length] * rows
         most = self.length.most
-        allowed = self.length(rows) if evidence is None else cast(WeighsEvidence, self.length).weigh(evidence)
-        if not is_whole(allowed) or not 0 <= allowed <= most:
-            raise ValueError(f"a draft length must say whole numbers >= 0 and <= {most}: got {allowed!r}")
-        return int(allowed)
+        if evidence is None:
+            return [self._checked(self.length(rows), most)] * rows
+        said = cast(WeighsEvidence, self.length).weigh(evidence)
+        if not isinstance(said, Sequence) or len(said) != len(evidence):
+            raise ValueError(f"a draft length by evidence must say {len(evidence)} numbers: got {said!r}")
+        return [self._checked(each, most) for each in said[:rows]]
+
+    def _checked(self, length: int, most: int) -> int:
+        if not is_whole(length) or not 0 <= length <= most:
+            raise ValueError(f"a draft length must say whole numbers >= 0 and <= {most}: got {length!r}")
+        return int(length)
 
     def sampling(self, now: History) -> SamplingPipeline:
         """What the drafter samples with, given the tokens so far."""
@@ -159,7 +181,7 @@ class StepOutcome:
 
     policy: DraftLength
     bystanders: int
-    """Rows of other requests in the step, which a longer forward delays."""
+    """Other rows that a longer forward delays: of other requests, or in prefill."""
 
     allowed: int = 0
     drafted: list[int] = attrs.field(factory=list)
@@ -191,8 +213,8 @@ class StepOutcome:
             begun = [tokens[row][:1] == (first,) for row, first in firsts]
             self.foreseen = [*(self.foreseen or []), *begun]
 
-    def learn(self, longest: int, **seconds: float) -> None:
-        """Report it, where *longest* is the longest draft of the step."""
+    def learn(self, longest: int, total: int, **seconds: float) -> None:
+        """Report it, where the longest draft of the step has *longest* tokens and all have *total*."""
         drafted, accepted, evidence, foreseen = self.drafted, self.accepted, None, None
         if self.evidence is not None:
             idle = [0] * self.bystanders
@@ -208,6 +230,7 @@ class StepOutcome:
                 evidence=evidence,
                 foreseen=foreseen,
                 longest=longest,
+                total=total,
                 **seconds,
             )
         )

@@ -23,11 +23,12 @@ class PreparesLength(Protocol):
 class WeighsEvidence(Protocol):
     """A draft length that decides by the evidence for the drafts, where the drafter gives some."""
 
-    def weigh(self, evidence: Sequence[int]) -> int:
+    def weigh(self, evidence: Sequence[int]) -> Sequence[int]:
         """
         The draft length of each row in the next step, given each row's evidence; 0 is no draft.
 
-        Rows that a longer forward delays without drafting for them, of other requests too, have no evidence.
+        Rows that a longer forward delays without drafting for them, of other requests or in prefill, have no
+        evidence.
         """
 
 

@@ -7,7 +7,7 @@ from typing import Any, cast
 
 import torch
 
-WORTH_THREADS = 2**19
+WORTH_THREADS = 2**20
 """
 Logits from which on several threads are used.
 

@@ -44,7 +44,8 @@ class AdaptiveLength:
     may pay, and acceptance is learned by its strength
     (:class:`.evidence_length.EvidenceLength`, which bounds the loss to 1.4 steps of plain decoding and
     0.3 % of the steps, but for a width's first use). So long matches are drafted from while short ones are
-    left, and a text that begins to repeat itself is noticed within four steps.
+    left, also those of other rows in a batch where draft tokens cost time, and a text that begins to repeat
+    itself is noticed within four steps.
 
     Of other drafters the loss is bounded too. A length is not used while it could lose more than
     is left of *allowance*, which only gains of speculation refill. What a trial could lose must
@@ -149,8 +150,8 @@ class AdaptiveLength:
         with self._lock:
             return self._by_evidence.wants_evidence()
 
-    def weigh(self, evidence: Sequence[int]) -> int:
-        """The same, given the drafter's evidence for each row; 0 where it is too weak."""
+    def weigh(self, evidence: Sequence[int]) -> list[int]:
+        """The draft length of each row, given the drafter's evidence for it; 0 where it is too weak."""
         with self._lock:
             return self._by_evidence.choose(evidence, self._seconds.evidence_prices(self.most))
 

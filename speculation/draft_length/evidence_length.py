@@ -1,6 +1,6 @@
 """Draft length by the drafter's evidence, with bounded loss."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import attrs
 
@@ -30,13 +30,27 @@ _LEAST_BALANCE = 1e-3
 """Bounds what a draft must promise where nothing is left."""
 
 
+@attrs.frozen
+class _Drafts:
+    """Drafts of one length in some rows."""
+
+    speed: float
+    """Expected tokens of a step at the lowest possible price, in those of plain decoding."""
+
+    length: int
+    rows: tuple[int, ...]
+
+
 @attrs.define(eq=False)
 class EvidenceLength:
     """
     Draft length of drafters that give evidence, chosen by expected gains and prices.
 
+    One length is chosen for the rows of the strongest evidence, whose number is chosen with it: where tokens
+    cost time, the others would be in the way.
+
     The balance, in steps of plain decoding, starts with :data:`ALLOWANCE`; each step adds :data:`SHARE` and
-    its accepted draft tokens a row, and takes the price of its draft. A length is chosen only if the balance
+    its accepted draft tokens a row, and takes the price of its drafts. A length is chosen only if the balance
     pays its price, even if nothing is accepted. So *n* steps lose at most ``ALLOWANCE + n * SHARE`` against
     plain decoding, at the expected prices (a width's first use may cost more, as its price is in doubt).
     After gains up to four allowances may be lost again.
@@ -79,33 +93,37 @@ class EvidenceLength:
         self.balance += SHARE
         return False
 
-    def choose(self, evidence: Sequence[int], prices: Sequence[Price]) -> int:
+    def choose(self, evidence: Sequence[int], prices: Sequence[Price]) -> list[int]:
         """
-        The draft length of the next step.
+        The draft length of each row in the next step.
 
         Args:
             evidence: By row; 0 where there is no draft.
 
             prices: By draft length, from 0.
         """
-        self._prices = prices
-        speeds = self._speeds(evidence)
-        return max(speeds, key=speeds.__getitem__, default=0)
+        self._prices, lengths = prices, [0] * len(evidence)
+        best = max(self._worthwhile(evidence), key=lambda drafts: drafts.speed, default=None)
+        if best is not None:
+            for row in best.rows:
+                lengths[row] = best.length
+        return lengths
 
-    def _speeds(self, evidence: Sequence[int]) -> dict[int, float]:
-        """Speed-ups at the lowest prices, of the lengths that may be chosen and are expected to be faster."""
-        if not any(evidence):
-            return {}
-        prices = self._prices
-        gains = [each / len(evidence) for each in self._rates.accepted(evidence, len(prices) - 1)]
+    def _worthwhile(self, evidence: Sequence[int]) -> Iterator["_Drafts"]:
+        """The drafts that may be made, and are expected to be faster than none."""
+        prices, rows = self._prices, len(evidence)
         caution = _CAUTION * ALLOWANCE / max(self.balance, _LEAST_BALANCE)
-        return {
-            k: (1 + gains[k]) / (1 + price.least)
-            for k, price in enumerate(prices)
-            if k and price.least <= self.balance and gains[k] >= caution * price.least
-            # Of a price in doubt, less than plain decoding may be expected.
-            if gains[k] > price.expected
+        gains = {
+            row: self._rates.accepted(each, len(prices) - 1) for row, each in enumerate(evidence) if each
         }
+        for length in range(1, len(prices)):
+            strongest, gain = sorted(gains, key=lambda row: gains[row][length], reverse=True), 0.0
+            for count, row in enumerate(strongest, 1):
+                gain += gains[row][length] / rows
+                expected, least = prices[length].of(count / rows)
+                # Of a price in doubt, less than plain decoding may be expected.
+                if least <= self.balance and gain >= caution * least and gain > expected:
+                    yield _Drafts((1 + gain) / (1 + least), length, tuple(strongest[:count]))
 
     def learn(self, outcome: SpeculationStep, prices: Sequence[Price] | None = None) -> None:
         """
@@ -117,15 +135,15 @@ class EvidenceLength:
             prices: By draft length, after the step's times were learned; None for those of the choice.
         """
         self.balance += SHARE
+        self._rates.learn(outcome)
         if not outcome.allowed:
-            self._rates.learn_foreseen(outcome)
             self._pause = self._steps_without_drafts(outcome.evidence or ())
         else:
             self._pause = 0
-            self._rates.learn(outcome)
-            gain, length = sum(outcome.accepted) / len(outcome.accepted), max(outcome.drafted)
-            expected = self._prices[length].expected
-            self.balance += gain - (expected if prices is None else min(expected, prices[length].expected))
+            rows, length = len(outcome.drafted), max(outcome.drafted)
+            share = sum(outcome.drafted) / (rows * length) if length else 0.0
+            price = min(each[length].of(share)[0] for each in (self._prices, prices or self._prices))
+            self.balance += sum(outcome.accepted) / rows - price
         # A full account pays for the shortest draft.
         full = max([_MOST_GAINS * ALLOWANCE, *(price.expected for price in self._prices[1:2])])
         self.balance = min(self.balance, full)
@@ -135,6 +153,6 @@ class EvidenceLength:
         ordered = sorted(evidence)
         for steps in range(_LONGEST_PAUSE):
             grown = (each + _GROWTH * (steps + 1) for each in ordered[-2:])
-            if self._speeds([*ordered[:-2], *grown]):
+            if any(self._worthwhile([*ordered[:-2], *grown])):
                 return steps
         return _LONGEST_PAUSE

@@ -1,7 +1,5 @@
 """Acceptance rate by the drafter's evidence."""
 
-from collections.abc import Sequence
-
 import attrs
 
 from ...decoding.protocols import SpeculationStep
@@ -44,18 +42,17 @@ class EvidenceRates:
     _verified: list[float] = attrs.field(init=False, factory=lambda: [0.0] * (_STRONGEST + 1))
 
     def learn(self, outcome: SpeculationStep) -> None:
-        """Count the draft tokens of a step; those after a rejected one were not observed."""
+        """
+        Count the draft tokens of a step; those after a rejected one were not observed.
+
+        Of drafts that were not made, the first tokens are counted, if they are known.
+        """
         rows = zip(outcome.evidence or (), outcome.drafted, outcome.accepted, strict=True)
-        for evidence, drafted, accepted in rows:
+        for row, (evidence, drafted, accepted) in enumerate(rows):
             for i in range(min(accepted + 1, drafted)):
                 self._count(evidence + i, i < accepted)
-
-    def learn_foreseen(self, outcome: SpeculationStep) -> None:
-        """Count the first tokens of drafts that were not made, if they are known."""
-        if outcome.foreseen is not None:
-            for evidence, foreseen in zip(outcome.evidence or (), outcome.foreseen, strict=True):
-                if evidence:
-                    self._count(evidence, foreseen)
+            if evidence and not drafted and outcome.foreseen is not None:
+                self._count(evidence, outcome.foreseen[row])
 
     def _count(self, evidence: int, accepted: bool) -> None:
         keep, slot = 1 - 1 / self.memory, min(evidence, _STRONGEST)
@@ -68,13 +65,10 @@ class EvidenceRates:
         prior = _PRIOR_WEIGHT * prior_rate(slot)
         return (self._accepted[slot] + prior) / (self._verified[slot] + _PRIOR_WEIGHT)
 
-    def accepted(self, evidence: Sequence[int], most: int) -> list[float]:
-        """Expected accepted tokens of rows with this *evidence* together, at draft lengths 0 to *most*."""
-        expected = [0.0] * (most + 1)
-        for strength in filter(None, evidence):
-            all_accepted, total = 1.0, 0.0
-            for k in range(1, most + 1):
-                all_accepted *= self.rate(strength + k - 1)
-                total += all_accepted
-                expected[k] += total
+    def accepted(self, evidence: int, most: int) -> list[float]:
+        """Expected accepted tokens of a row with this *evidence*, at draft lengths 0 to *most*; 0 without."""
+        expected, all_accepted = [0.0], 1.0
+        for k in range(most):
+            all_accepted *= self.rate(evidence + k) if evidence else 0.0
+            expected.append(expected[-1] + all_accepted)
         return expected

@@ -43,15 +43,18 @@ class Price:
     """Extra time of a step with a draft over a plain one, in steps of plain decoding."""
 
     expected: float
+    """If every row drafts."""
+
     doubt: float = 0.0
     """By how much it may be less (:meth:`StepSeconds.doubt`)."""
 
-    least: float = attrs.field(init=False)
-    """What it may be at least."""
+    of_tokens: float = 0.0
+    """What of *expected* is in proportion to the share of rows that draft."""
 
-    @least.default
-    def _without_doubt(self) -> float:
-        return self.expected - self.doubt
+    def of(self, share: float) -> tuple[float, float]:
+        """What is expected, and what it may be at least, if a *share* of the rows drafts."""
+        expected = max(self.expected - (1 - share) * self.of_tokens, 0.0)
+        return expected, max(expected - self.doubt, 0.0)
 
 
 @attrs.frozen
@@ -61,12 +64,18 @@ class _Place:
     fewest: int
     most: int
     share: float
-    """Of :attr:`most`, from 0 to 1."""
+    """Of :attr:`most`, up to 1; below 0 where some rows have fewer tokens than :attr:`fewest`."""
 
     @property
     def nearest(self) -> int:
         """The nearer one of the two."""
         return self.most if self.share >= 0.5 else self.fewest
+
+    def at(self, tokens: float) -> "_Place":
+        """The same width, where a row has so many *tokens* on average."""
+        if self.fewest == self.most:
+            return self
+        return attrs.evolve(self, share=min((tokens - self.fewest) / (self.most - self.fewest), 1.0))
 
     def between(self, seconds: Callable[[int], float]) -> float:
         """The *seconds* of the two, weighted."""
@@ -82,8 +91,8 @@ class StepSeconds:
 
     Forwards and the rest, such as sampling, are learned apart: so a width that was not used yet has its
     forward's idle time and the rest of the others. Where padding takes less time than tokens, they are
-    learned for the fewest and for the most tokens of each width, and between these lies a line. Tokens are
-    those of the row with the longest draft.
+    learned for the fewest and for the most tokens of each width, and between these lies a line. The row with
+    the longest draft selects the width; tokens are the average of all rows.
     """
 
     _idle: dict[int, float] = attrs.field(factory=dict, init=False)
@@ -194,8 +203,18 @@ class StepSeconds:
         for length in range(1, most + 1):
             doubt = self.doubt(length) / unit if self._place(length).most == narrowest else 0.0
             # The line is zero where no draft was timed.
-            prices.append(Price((self._draft(length) + self.verify(length)) / unit - 1, doubt))
+            seconds, of_tokens = self._draft(length) + self.verify(length), length * self._a_token(length)
+            prices.append(Price(seconds / unit - 1, doubt, of_tokens / unit))
         return prices
+
+    def _a_token(self, length: int) -> float:
+        """Seconds of one more token in each row, where the longest draft has *length*."""
+        place = self._place(length)
+        if place.fewest == place.most:
+            return 0.0
+        return (self._step_seconds(place.most) - self._step_seconds(place.fewest)) / (
+            place.most - place.fewest
+        )
 
     def catch_up(self) -> float:
         """Extra seconds of a draft after steps without one: a draft model is fed the tokens it missed."""
@@ -205,9 +224,13 @@ class StepSeconds:
         """Learn the times of a step, *gap* steps after the last one with a draft."""
         length = max(outcome.drafted, default=0)
         scored = length if outcome.longest is None else outcome.longest
-        place, target = self._place(scored), outcome.target_seconds
+        tokens = sum(outcome.drafted) if outcome.total is None else outcome.total
+        place = self._place(scored).at(1 + tokens / len(outcome.drafted))
+        target = outcome.target_seconds
         if self._idle:
-            target *= self._forward_seconds(place.nearest) / place.between(self._forward_seconds)
+            # No forward is expected to be faster than the narrowest, which a line could end below.
+            expected = max(place.between(self._forward_seconds), self._forward_seconds(min(self._idle)))
+            target *= self._forward_seconds(place.nearest) / expected
         self._learn_step(place.nearest, target, outcome.other_seconds)
         self._steps = {}
         self._plain_steps += 1

@@ -1,5 +1,6 @@
 """The benchmarks' page, from stored reports."""
 
+import argparse
 from pathlib import Path
 
 import pytest
@@ -66,15 +67,33 @@ class TestPage:
         assert "before" == (tmp_path / "page.md").read_text()
 
     def test_order_and_pictures(self, tmp_path: Path) -> None:
-        """In the order of the runs; plots beside the JSON."""
-        for name in ("weights", "another", "decode"):
+        """In the order of the runs, each followed by those of other machines; plots beside the JSON."""
+        for name in (
+            "weights",
+            "another",
+            "columns-int8",
+            "columns-zen5",
+            "columns",
+            "columns-int8-zen5",
+            "decode",
+        ):
             stored(tmp_path, name)
         stored(tmp_path, "positions", curves=Curves("Curve", "x", "y", {"a": [[0.0, 1.0]]}))
         page.write(tmp_path, tmp_path / "page.md", {})
         text = (tmp_path / "page.md").read_text()
         headings = [line[3:] for line in text.splitlines() if line.startswith("## ")]
 
-        assert ["Goals", "decode", "positions", "weights", "another"] == headings
+        assert [
+            "Goals",
+            "decode",
+            "positions",
+            "columns",
+            "columns-zen5",
+            "columns-int8",
+            "columns-int8-zen5",
+            "weights",
+            "another",
+        ] == headings
         assert "![Curve](benchmarks/positions.svg)" in text
         assert (tmp_path / "positions.svg").exists()
 
@@ -123,6 +142,23 @@ class TestMeasure:
 
         assert ["bad", "missing"] == page.measure(runs, False, {}, tmp_path, program)
         assert (tmp_path / "toy.json").exists()
+
+
+def test_another_machine_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """``--machine`` is part of the reports' names, and changes no command."""
+    runs: list[page.Run] = []
+    monkeypatch.setattr(page, "measure", lambda found, *_: runs.extend(found) or [])
+    parser = argparse.ArgumentParser()
+    page.add_arguments(parser)
+    arguments = ["--only", "columns-int8", "--machine", "zen5", "--results", str(tmp_path)]
+    stored(tmp_path, "columns-int8")
+    monkeypatch.setattr(page, "REASONS", tmp_path / "reasons")
+    (tmp_path / "reasons").write_text("{}")
+    page.run(parser.parse_args([*arguments, "--page", str(tmp_path / "page.md")]))
+
+    assert [("columns-int8-zen5", ("columns", "--weights", "int8"))] == [
+        (run.name, run.command) for run in runs
+    ]
 
 
 def test_every_run_knows_its_flags() -> None:

@@ -74,8 +74,8 @@ def test_known_rates_are_those_of_the_answer() -> None:
     """Drafts that are never right are not made, those that always are are as long as a width scores."""
     always, never = (RecordedDraft(8, agreed, 3, 0.0, 0.0) for agreed in (8, 0))
 
-    assert 8 == KnownRates.of([always] * 50, SECONDS, 0.1).weigh([3])
-    assert 0 == KnownRates.of([never] * 50, SECONDS, 0.1).weigh([3])
+    assert [8] == KnownRates.of([always] * 50, SECONDS, 0.1).weigh([3])
+    assert [0] == KnownRates.of([never] * 50, SECONDS, 0.1).weigh([3])
 
 
 def test_there_are_forty_prompts() -> None:

@@ -34,10 +34,10 @@ class Policy:
 class Weighing(Policy):
     """The same, by evidence."""
 
-    def weigh(self, evidence: Sequence[int]) -> int:
-        """Two where any row has some."""
+    def weigh(self, evidence: Sequence[int]) -> list[int]:
+        """Two where a row has some."""
         self.asked.append(tuple(evidence))
-        return self.most if any(evidence) else 0
+        return [self.most if each else 0 for each in evidence]
 
 
 def serve(*policies: Any, plain: int = 0) -> ScriptedDecoder:
@@ -85,12 +85,42 @@ class TestAsk:
             policy.heard[0].evidence[2],
         )
 
+    def test_rows_have_lengths_of_their_own(self) -> None:
+        """A policy by evidence may leave rows out, and is told of all tokens of a step."""
+
+        class Choosing(Weighing):
+            def weigh(self, evidence: Sequence[int]) -> list[int]:
+                return [2, 0, 1][: len(evidence)]
+
+        policy = Choosing()
+        serve(policy, policy, policy)
+
+        assert ((2, 0, 1), (2, 0, 1), 2, 2, 3) == (
+            policy.heard[0].drafted,
+            policy.heard[0].accepted,
+            policy.heard[0].allowed,
+            policy.heard[0].longest,
+            policy.heard[0].total,
+        )
+
+    @pytest.mark.parametrize("said", [[2], 2, [2, 2, 2]])
+    def test_a_length_for_each_row_is_required(self, said: Any) -> None:
+        """A number for all of them, or too few, is refused."""
+
+        class Wrong(Weighing):
+            def weigh(self, evidence: Sequence[int]) -> Any:
+                return said
+
+        policy = Wrong()
+        with pytest.raises(ValueError, match=r"a draft length by evidence must say 2 numbers: got "):
+            serve(policy, policy)
+
     def test_what_drafts_would_have_begun_with_is_told(self) -> None:
         """Where none is made, too; and rows without drafts foresee nothing."""
 
         class Waiting(Weighing):
-            def weigh(self, evidence: Sequence[int]) -> int:
-                return 0
+            def weigh(self, evidence: Sequence[int]) -> list[int]:
+                return [0] * len(evidence)
 
         policy = Waiting()
         serve(policy, policy, plain=1)

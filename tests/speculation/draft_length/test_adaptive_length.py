@@ -296,7 +296,7 @@ class TestWhatItLearns:
         assert pytest.approx(before) == [seconds.verify(length) for length in range(5)]
 
     def test_that_rows_may_draft_less_than_the_longest(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        """A number of tokens is learned by itself; numbers between lie on a line."""
+        """Tokens are the average of the rows: steps that some draft in show what all would take."""
         widths = [timed_widths.TimedWidth(1, 1, 1.0, 1.0), timed_widths.TimedWidth(2, 5, 1.2, 1.8)]
         monkeypatch.setattr(step_seconds, "time_widths", lambda decoder, exact_width: widths)
         seconds = step_seconds.StepSeconds()
@@ -305,7 +305,20 @@ class TestWhatItLearns:
             seconds.learn(SpeculationStep(4, (4, 0), (0, 0), 0.0, 1.4, 0.0), 0)
             seconds.learn(SpeculationStep(1, (1, 0), (0, 0), 0.0, 1.1, 0.0), 0)
 
-        assert pytest.approx([1.1, 1.2, 1.3, 1.4], rel=0.02) == [seconds.verify(k) for k in range(1, 5)]
+        assert pytest.approx([1.2, 1.4, 1.6, 1.8], rel=0.02) == [seconds.verify(k) for k in range(1, 5)]
+        price = seconds.evidence_prices(4)[4]
+        assert pytest.approx((0.8, 0.4)) == (price.of(1.0)[0], price.of(0.5)[0])
+
+    def test_that_other_rows_drafted_too(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """Draft tokens of other policies' rows are part of what a step takes."""
+        widths = [timed_widths.TimedWidth(1, 1, 1.0, 1.0), timed_widths.TimedWidth(2, 5, 1.2, 1.8)]
+        monkeypatch.setattr(step_seconds, "time_widths", lambda decoder, exact_width: widths)
+        seconds = step_seconds.StepSeconds()
+        seconds.prepare(ScriptedDecoder(torch.zeros(1, 2)), exact_width=False)
+        for _ in range(60):
+            seconds.learn(SpeculationStep(0, (0, 0), (0, 0), 0.0, 1.4, 0.0, longest=4, total=4), 0)
+
+        assert pytest.approx([1.0, 1.2, 1.4, 1.6, 1.8], rel=0.02) == [seconds.verify(k) for k in range(5)]
 
     def test_that_the_first_steps_weigh_more_than_the_first_timing(
         self, monkeypatch: pytest.MonkeyPatch

@@ -1,5 +1,8 @@
 """Draft length by evidence: the bound of its loss, and what it learns."""
 
+from collections.abc import Sequence
+from itertools import combinations
+
 import pytest
 import torch
 from hypothesis import example, given, settings, strategies as st
@@ -28,6 +31,11 @@ def rates(policy: EvidenceLength) -> list[float]:
     return [policy._rates.rate(strength) for strength in range(17)]
 
 
+def longest(policy: EvidenceLength, evidence: Sequence[int], prices: Sequence[Price]) -> int:
+    """The longest draft that it chooses."""
+    return max(policy.choose(evidence, prices))
+
+
 class TestTheBound:
     @settings(deadline=None)
     @given(STEPS, COSTS, st.floats(0.5, 2))
@@ -39,7 +47,7 @@ class TestTheBound:
         for count, (evidence, agreed) in enumerate(steps, 1):
             if not policy.wants_evidence():
                 continue
-            k = policy.choose([evidence], prices)
+            k = longest(policy, [evidence], prices)
             accepted = min(agreed, k)
             proved = [Price(factor * price.expected) for price in prices]
             policy.learn(SpeculationStep(k, (k,), (accepted,), 0.0, 1.0, 0.0, (evidence,)), proved)
@@ -56,7 +64,7 @@ class TestTheBound:
         policy, net, used = EvidenceLength(24.0), 0.0, False
         for count, (evidence, agreed) in enumerate(steps, 1):
             prices = [Price(0.0), Price(cost, 0.0 if used else cost * doubt)]
-            k = policy.choose([evidence], prices)
+            k = longest(policy, [evidence], prices)
             accepted = min(agreed, k)
             policy.learn(SpeculationStep(k, (k,), (accepted,), 0.0, 1.0, 0.0, (evidence,)))
             net, used = net + accepted - prices[k].expected, used or k > 0
@@ -68,7 +76,7 @@ class TestTheBound:
         policy, prices = EvidenceLength(24.0), [Price(0.0), Price(0.25)]
         lengths = []
         for _ in range(200):
-            lengths.append(policy.choose([4], prices))
+            lengths.append(longest(policy, [4], prices))
             policy.learn(SpeculationStep(lengths[-1], (lengths[-1],), (0,), 0.0, 1.0, 0.0, (4,)))
 
         assert 1 <= sum(lengths) <= (ALLOWANCE + 200 * SHARE) / 0.25
@@ -77,7 +85,7 @@ class TestTheBound:
         """The step's own times count, as they were learned."""
         policy, dear, cheap = EvidenceLength(24.0), [Price(0.0), Price(0.9, 0.9)], [Price(0.0), Price(0.25)]
 
-        assert 1 == policy.choose([16], dear)
+        assert 1 == longest(policy, [16], dear)
 
         policy.learn(SpeculationStep(1, (1,), (0,), 0.0, 1.0, 0.0, (16,)), cheap)
 
@@ -89,12 +97,12 @@ class TestWhatItLearns:
         """Where the weakest is always wrong and strong evidence always right."""
         policy, prices = EvidenceLength(24.0), [Price(0.0), *[Price(0.25)] * 4]
         for evidence in [1, 9] * 40:
-            k = policy.choose([evidence], prices)
+            k = longest(policy, [evidence], prices)
             policy.learn(SpeculationStep(k, (k,), (k if evidence == 9 else 0,), 0.0, 1.0, 0.0, (evidence,)))
 
-        assert 0 == policy.choose([1], prices)
-        assert 4 == policy.choose([9], prices)
-        assert 0 == policy.choose([0], prices)
+        assert 0 == longest(policy, [1], prices)
+        assert 4 == longest(policy, [9], prices)
+        assert 0 == longest(policy, [0], prices)
 
     def test_tokens_that_are_foreseen_are_learned_from_without_drafts(self) -> None:
         """In whose absence weak evidence would not be drafted from, or would be in vain."""
@@ -102,13 +110,13 @@ class TestWhatItLearns:
         for foreseen, expected in [(True, 4), (False, 0)]:
             policy = EvidenceLength(24.0)
 
-            assert 0 == policy.choose([1], prices)
+            assert 0 == longest(policy, [1], prices)
 
             for evidence in (1, 2, 3, 4) * 20:
                 step = SpeculationStep(0, (0,), (0,), 0.0, 1.0, 0.0, (evidence,), foreseen=(foreseen,))
                 policy.learn(step)
 
-            assert expected == policy.choose([4], prices) == policy.choose([1], prices)
+            assert expected == longest(policy, [4], prices) == longest(policy, [1], prices)
 
     @pytest.mark.parametrize("rows", [1, 2, 3, 16])
     @pytest.mark.parametrize("evidence", [0, 1])
@@ -117,7 +125,7 @@ class TestWhatItLearns:
         policy, prices = EvidenceLength(24.0), [Price(0.0), *[Price(1.4)] * 4]
         for _ in range(3):
             assert policy.wants_evidence()
-            assert 0 == policy.choose([evidence] * rows, prices)
+            assert 0 == longest(policy, [evidence] * rows, prices)
             policy.learn(undrafted([evidence] * rows))
             assert [False] * 3 == [policy.wants_evidence() for _ in range(3)]
 
@@ -127,7 +135,7 @@ class TestWhatItLearns:
         policy, prices = EvidenceLength(24.0), [Price(0.0), *[Price(0.5 * min(rows, 2) / rows)] * 4]
         evidence = [2, 2, *[0] * (rows - 2)][:rows]
         for _ in range(5):
-            assert 0 == policy.choose(evidence, prices)
+            assert 0 == longest(policy, evidence, prices)
             policy.learn(undrafted(evidence))
             assert policy.wants_evidence()
 
@@ -139,18 +147,18 @@ class TestWhatItLearns:
     ) -> None:
         """Of one or two rows, at the balance of its beginning: in no step of it would one have been made."""
         policy, prices = EvidenceLength(24.0), [Price(0.0), *map(Price, costs)]
-        if not policy.choose(evidence, prices):
+        if not longest(policy, evidence, prices):
             policy.learn(undrafted(evidence))
             before, grown = policy.balance, evidence
             while not policy.wants_evidence():
                 policy.balance, grown = before, [each + 1 for each in grown]
 
-                assert 0 == policy.choose(grown, prices)
+                assert 0 == longest(policy, grown, prices)
 
     def test_a_draft_ends_a_pause(self) -> None:
         """Of a policy that generators share, one of whose texts gives no evidence."""
         policy, prices = EvidenceLength(24.0), [Price(0.0), *[Price(0.2)] * 4]
-        assert policy.choose([9], prices)
+        assert longest(policy, [9], prices)
         policy.learn(undrafted([0]))
         policy.learn(SpeculationStep(4, (4,), (4,), 0.0, 1.0, 0.0, (9,)))
 
@@ -165,7 +173,7 @@ class TestWhatItLearns:
             for evidence in (0, 0, 0, 3, 5, 7, 9, 11, 13):
                 if not policy.wants_evidence() and pauses:
                     continue
-                if policy.choose([evidence], prices):
+                if longest(policy, [evidence], prices):
                     late[pauses] = evidence
                     break
                 policy.learn(undrafted([evidence]))
@@ -192,7 +200,7 @@ class TestWhatItLearns:
         policy.prepare(ScriptedDecoder(torch.zeros(1, 2)))
         lengths = []
         for _ in range(60):
-            lengths.append(k := policy.weigh([9]))
+            lengths.append(k := policy.weigh([9])[0])
             step = SpeculationStep(k, (k,), (k,), 1e-5, 0.012 if k else 0.01, 0.0, (9,), foreseen=(True,))
             policy.learn(step)
 
@@ -248,3 +256,66 @@ class TestDecodersDividedOverProcesses:
         """Before any of them waits for the others."""
         with pytest.raises(ValueError, match="must be a number for a decoder that is divided over processes"):
             SpeculativeGenerator(Divided(torch.eye(6)), PromptLookup(), num_draft_tokens=AdaptiveLength(4))
+
+
+class TestRows:
+    @given(
+        st.lists(st.integers(0, 20), min_size=1, max_size=4),
+        COSTS,
+        st.floats(0, 1),
+        st.lists(st.tuples(st.integers(1, 18), st.booleans()), max_size=30),
+    )
+    def test_of_all_sets_of_rows_the_fastest_drafts(
+        self, evidence: list[int], costs: list[float], of_tokens: float, seen: list[tuple[int, bool]]
+    ) -> None:
+        """By brute force, whatever was learned: rows that cost more than they gain are left out."""
+        policy = EvidenceLength(24.0)
+        for strength, good in seen:
+            policy._rates.learn(SpeculationStep(1, (1,), (int(good),), 0.0, 1.0, 0.0, (strength,)))
+        prices = [Price(0.0), *(Price(cost, of_tokens=of_tokens * cost) for cost in costs)]
+        gains = [policy._rates.accepted(each, 8) for each in evidence]
+        drafting = [row for row, each in enumerate(evidence) if each]
+
+        def speed(rows: Sequence[int], length: int) -> float:
+            gain = sum(gains[row][length] for row in rows) / len(evidence)
+            price = costs[length - 1] * (1 - of_tokens * (1 - len(rows) / len(evidence)))
+            pays = price <= ALLOWANCE and gain >= 1.25 * price and gain > price
+            return (1 + gain) / (1 + price) if pays else 1.0
+
+        sets = (some for count in range(1, len(drafting) + 1) for some in combinations(drafting, count))
+        fastest = max((speed(some, length) for some in sets for length in range(1, 9)), default=1.0)
+        chosen = policy.choose(evidence, prices)
+        rows = [row for row, length in enumerate(chosen) if length]
+
+        assert pytest.approx(fastest) == (speed(rows, max(chosen)) if rows else 1.0)
+        assert len({chosen[row] for row in rows}) <= 1
+
+    def test_tokens_that_cost_nothing_are_drafted_for_all(self) -> None:
+        """A forward takes as long for one row's draft as for all rows'."""
+        chosen = EvidenceLength(24.0).choose([16, 1, 0, 9], [Price(0.0), *[Price(0.2)] * 4])
+
+        assert [4, 4, 0, 4] == chosen
+
+    def test_weak_rows_do_not_draft_where_tokens_cost(self) -> None:
+        """They would delay the strong ones."""
+        chosen = EvidenceLength(24.0).choose([16, 1, 0, 16], [Price(0.0), Price(0.4, of_tokens=0.4)])
+
+        assert [1, 0, 0, 1] == chosen
+
+    def test_the_balance_pays_for_the_tokens_that_were_drafted(self) -> None:
+        """Not for those of rows that were left out."""
+        policy = EvidenceLength(24.0)
+        policy.choose([16, 1], [Price(0.0), Price(0.6, of_tokens=0.4)])
+        policy.learn(SpeculationStep(1, (1, 0), (0, 0), 0.0, 1.0, 0.0, (16, 1)))
+
+        assert pytest.approx(ALLOWANCE + SHARE - 0.4) == policy.balance
+
+    def test_rows_that_were_left_out_are_learned_from(self) -> None:
+        """Where the drafter tells what their drafts would have begun with."""
+        policy = EvidenceLength(24.0)
+        before = policy._rates.rate(2)
+        step = SpeculationStep(1, (1, 0), (1, 0), 0.0, 1.0, 0.0, (16, 2), foreseen=(True, True))
+        policy.choose([16, 2], [Price(0.0), Price(0.1)])
+        policy.learn(step)
+
+        assert policy._rates.rate(2) > before
