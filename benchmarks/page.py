@@ -8,12 +8,13 @@ Run the benchmarks, and write docs/benchmarks.md from their reports.
 To be run in a checkout. Each benchmark writes docs/benchmarks/NAME.json; the page is made of all that
 exist, so that some can be measured again, or on another machine: with --machine they are written to
 NAME-WORD.json, and stand on the page behind NAME. The reason why a goal is missed stands in
-benchmarks/missed_thresholds.json, by NAME and goal. --quick tests that all of them run; its figures mean
-little.
+benchmarks/missed_thresholds.json, by NAME or NAME-WORD and goal. --quick tests that all of them run; its
+figures mean little.
 """
 
 import argparse
 import json
+import re
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
@@ -128,7 +129,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     names = [run.name for run in RUNS]
     add = parser.add_argument
     add("--quick", action="store_true", help="little of everything")
-    add("--machine", metavar="WORD", help="keep what other machines measured, and write NAME-WORD")
+    add(
+        "--machine", type=_word, metavar="WORD", help="keep what other machines measured, and write NAME-WORD"
+    )
     add("--only", nargs="+", choices=names, default=names)
     add("--write-only", action="store_true", help="measure nothing")
     add("--peer-python", metavar="FILE", help="interpreter with llama-cpp-python and gguf")
@@ -137,9 +140,21 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--page", type=Path, default=PAGE, metavar="FILE", help="(%(default)s)")
 
 
+def _word(given: str) -> str:
+    """A word that makes other names of the runs', none of which is one of theirs."""
+    names = {run.name for run in RUNS}
+    if not re.fullmatch(r"[A-Za-z0-9.]+", given) or any(f"{name}-{given}" in names for name in names):
+        raise argparse.ArgumentTypeError(
+            f"must be letters and digits, and end no benchmark's name: got {given!r}"
+        )
+    return given
+
+
 def run(options: argparse.Namespace) -> int:
     """Measure, and write the page; the exit status."""
     failed = []
+    if options.write_only and options.machine:
+        raise SystemExit("report: --machine names what is measured: leave out --write-only")
     if not options.write_only:
         shared = {"peer-python": options.peer_python, "cache": options.cache}
         runs = [run for run in RUNS if run.name in options.only]

@@ -213,10 +213,13 @@ class SpeculationStep:
     """The outcome of one verification, from which a :class:`DraftLength` learns."""
 
     allowed: int
-    """The allowed draft length; 0 if the drafter was not called."""
+    """The longest draft that a row was allowed; 0 if the drafter was not called."""
 
     drafted: tuple[int, ...]
-    """The draft length of each row that was not idle."""
+    """
+    The draft length of each row that may draft. With evidence, 0 follows for each other row that the forward
+    delayed: of other requests, or in prefill.
+    """
 
     accepted: tuple[int, ...]
     """The accepted draft tokens of each of these rows."""
@@ -239,16 +242,16 @@ class SpeculationStep:
     the longest of :attr:`drafted`.
     """
 
-    total: int | None = None
-    """
-    All draft tokens that the target scored in this step, those of other policies' rows included; None for the
-    sum of :attr:`drafted`.
-    """
-
     foreseen: tuple[bool, ...] | None = None
     """
     Whether each of these rows' next token is the one that a draft would have begun with; None if the drafter
     does not tell it.
+    """
+
+    total: int | None = None
+    """
+    All draft tokens that the target scored in this step, those of other policies' rows included; None for the
+    sum of :attr:`drafted`.
     """
 
 

@@ -41,11 +41,9 @@ def processor_name() -> str:
 
     Family and model are added where they are known: virtual machines give several generations the same name.
     """
-    lines = CPUINFO.read_text().splitlines() if CPUINFO.exists() else []
-    # The first processor's; of several kinds each would have its own.
-    known = {
-        key.strip(): value.strip() for key, _, value in reversed([line.partition(":") for line in lines])
-    }
+    first = CPUINFO.read_text().partition("\n\n")[0] if CPUINFO.exists() else ""
+    parted = (line.partition(":") for line in first.splitlines())
+    known = {key.strip(): value.strip() for key, _, value in parted}
     name = known.get("model name") or platform.processor() or platform.machine()
     if {"cpu family", "model"} <= set(known):
         name += f" (family {known['cpu family']}, model {known['model']})"

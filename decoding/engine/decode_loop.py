@@ -392,9 +392,9 @@ class DecodeLoop:
         """Note what the requests accepted, and say it."""
         results: list[StepResult] = []
         lessons = {} if asked is None else self._lessons(plan, asked, accepted)
-        drafts = [each.draft.ids for each in asked or () if each is not None and each.draft.ids.shape[1]]
+        drafts = [each.draft.ids for each in asked or () if each is not None] if lessons else []
         longest = max((ids.shape[1] for ids in drafts), default=0)
-        total = sum(int((ids >= 0).sum()) for ids in drafts)
+        total = sum(int((ids.numpy() >= 0).sum()) for ids in drafts) if longest else 0
         for number, (request, answer) in enumerate(zip(plan.requests, accepted, strict=True)):
             if answer is None:
                 continue

@@ -130,7 +130,9 @@ class Drafting:
             return [self._checked(self.length(rows), most)] * rows
         said = cast(WeighsEvidence, self.length).weigh(evidence)
         if not isinstance(said, Sequence) or len(said) != len(evidence):
-            raise ValueError(f"a draft length by evidence must say {len(evidence)} numbers: got {said!r}")
+            raise ValueError(
+                f"draft lengths by evidence must be {len(evidence)} numbers, one a row: got {said!r}"
+            )
         return [self._checked(each, most) for each in said[:rows]]
 
     def _checked(self, length: int, most: int) -> int:

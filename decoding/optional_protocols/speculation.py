@@ -27,8 +27,8 @@ class WeighsEvidence(Protocol):
         """
         The draft length of each row in the next step, given each row's evidence; 0 is no draft.
 
-        Rows that a longer forward delays without drafting for them, of other requests or in prefill, have no
-        evidence.
+        Rows that a longer forward delays without drafting for them, of other requests or in prefill, come
+        last and have no evidence; their lengths are not used. A list or tuple, as long as *evidence*.
         """
 
 

@@ -44,8 +44,8 @@ class AdaptiveLength:
     may pay, and acceptance is learned by its strength
     (:class:`.evidence_length.EvidenceLength`, which bounds the loss to 1.4 steps of plain decoding and
     0.3 % of the steps, but for a width's first use). So long matches are drafted from while short ones are
-    left, also those of other rows in a batch where draft tokens cost time, and a text that begins to repeat
-    itself is noticed within four steps.
+    left, and a text that begins to repeat itself is noticed within four steps. In a batch whose draft tokens
+    cost time, rows with weak evidence do not draft while others do.
 
     Of other drafters the loss is bounded too. A length is not used while it could lose more than
     is left of *allowance*, which only gains of speculation refill. What a trial could lose must

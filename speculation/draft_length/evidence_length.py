@@ -46,8 +46,8 @@ class EvidenceLength:
     """
     Draft length of drafters that give evidence, chosen by expected gains and prices.
 
-    One length is chosen for the rows of the strongest evidence, whose number is chosen with it: where tokens
-    cost time, the others would be in the way.
+    One length is chosen, for the rows that are expected to gain most from it. How many is chosen too, since
+    the tokens of further rows may cost more than they gain.
 
     The balance, in steps of plain decoding, starts with :data:`ALLOWANCE`; each step adds :data:`SHARE` and
     its accepted draft tokens a row, and takes the price of its drafts. A length is chosen only if the balance
@@ -109,21 +109,20 @@ class EvidenceLength:
                 lengths[row] = best.length
         return lengths
 
-    def _worthwhile(self, evidence: Sequence[int]) -> Iterator["_Drafts"]:
+    def _worthwhile(self, evidence: Sequence[int]) -> Iterator[_Drafts]:
         """The drafts that may be made, and are expected to be faster than none."""
         prices, rows = self._prices, len(evidence)
         caution = _CAUTION * ALLOWANCE / max(self.balance, _LEAST_BALANCE)
-        gains = {
-            row: self._rates.accepted(each, len(prices) - 1) for row, each in enumerate(evidence) if each
-        }
+        gains = {each: self._rates.accepted(each, len(prices) - 1) for each in set(evidence)}
+        drafting = [row for row, each in enumerate(evidence) if each]
         for length in range(1, len(prices)):
-            strongest, gain = sorted(gains, key=lambda row: gains[row][length], reverse=True), 0.0
-            for count, row in enumerate(strongest, 1):
-                gain += gains[row][length] / rows
+            by_gain, gain = sorted(drafting, key=lambda row: -gains[evidence[row]][length]), 0.0
+            for count, row in enumerate(by_gain, 1):
+                gain += gains[evidence[row]][length] / rows
                 expected, least = prices[length].of(count / rows)
                 # Of a price in doubt, less than plain decoding may be expected.
                 if least <= self.balance and gain >= caution * least and gain > expected:
-                    yield _Drafts((1 + gain) / (1 + least), length, tuple(strongest[:count]))
+                    yield _Drafts((1 + gain) / (1 + least), length, tuple(by_gain[:count]))
 
     def learn(self, outcome: SpeculationStep, prices: Sequence[Price] | None = None) -> None:
         """

@@ -47,7 +47,9 @@ class EvidenceRates:
 
         Of drafts that were not made, the first tokens are counted, if they are known.
         """
-        rows = zip(outcome.evidence or (), outcome.drafted, outcome.accepted, strict=True)
+        if outcome.evidence is None:
+            return
+        rows = zip(outcome.evidence, outcome.drafted, outcome.accepted, strict=True)
         for row, (evidence, drafted, accepted) in enumerate(rows):
             for i in range(min(accepted + 1, drafted)):
                 self._count(evidence + i, i < accepted)

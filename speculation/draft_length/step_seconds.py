@@ -1,7 +1,7 @@
 """Time of a speculation step: drafting by draft length, the rest by tokens."""
 
-import itertools
 from collections.abc import Callable, Collection
+from itertools import accumulate, pairwise
 
 import attrs
 
@@ -40,7 +40,7 @@ _MOST_ATTENTION = 0.1
 
 @attrs.frozen
 class Price:
-    """Extra time of a step with a draft over a plain one, in steps of plain decoding."""
+    """Extra time of a step with drafts over a plain one, in steps of plain decoding."""
 
     expected: float
     """If every row drafts."""
@@ -48,34 +48,34 @@ class Price:
     doubt: float = 0.0
     """By how much it may be less (:meth:`StepSeconds.doubt`)."""
 
-    of_tokens: float = 0.0
-    """What of *expected* is in proportion to the share of rows that draft."""
+    by_share: tuple[tuple[float, float], ...] = ()
+    """
+    Shares of the rows that draft, ascending from 0 to 1, and what is expected then; lines lie between them.
+    Empty where it is the same for any share.
+    """
 
     def of(self, share: float) -> tuple[float, float]:
         """What is expected, and what it may be at least, if a *share* of the rows drafts."""
-        expected = max(self.expected - (1 - share) * self.of_tokens, 0.0)
-        return expected, max(expected - self.doubt, 0.0)
+        expected = self.expected
+        for (low, low_price), (high, high_price) in pairwise(self.by_share):
+            if share <= high:
+                expected = low_price + (share - low) / (high - low) * (high_price - low_price)
+                break
+        doubt = self.doubt * expected / self.expected if self.expected else 0.0
+        return expected, expected - doubt
 
 
 @attrs.frozen
 class _Place:
-    """A number of tokens between two that are timed, which may be one."""
+    """An average number of tokens between two that are timed, which may be one."""
 
     fewest: int
     most: int
     share: float
-    """Of :attr:`most`, up to 1; below 0 where some rows have fewer tokens than :attr:`fewest`."""
+    """Of :attr:`most`, from 0 to 1."""
 
-    @property
-    def nearest(self) -> int:
-        """The nearer one of the two."""
-        return self.most if self.share >= 0.5 else self.fewest
-
-    def at(self, tokens: float) -> "_Place":
-        """The same width, where a row has so many *tokens* on average."""
-        if self.fewest == self.most:
-            return self
-        return attrs.evolve(self, share=min((tokens - self.fewest) / (self.most - self.fewest), 1.0))
+    learned: int
+    """The number, of the forward's own width, that its time is learned for."""
 
     def between(self, seconds: Callable[[int], float]) -> float:
         """The *seconds* of the two, weighted."""
@@ -92,7 +92,8 @@ class StepSeconds:
     Forwards and the rest, such as sampling, are learned apart: so a width that was not used yet has its
     forward's idle time and the rest of the others. Where padding takes less time than tokens, they are
     learned for the fewest and for the most tokens of each width, and between these lies a line. The row with
-    the longest draft selects the width; tokens are the average of all rows.
+    the longest draft selects the width; tokens are the average of all rows, and where that is below the
+    fewest of the width, a line to the plain step applies.
     """
 
     _idle: dict[int, float] = attrs.field(factory=dict, init=False)
@@ -107,8 +108,14 @@ class StepSeconds:
     _ranges: tuple[tuple[int, int], ...] = attrs.field(default=(), init=False)
     """The timed tokens of each width, ascending: two, or one twice; empty before :meth:`prepare`."""
 
+    _skips_padding: bool = attrs.field(default=False, init=False)
+    """Whether a forward's time depends on its tokens."""
+
     _places: dict[int, _Place] = attrs.field(factory=dict, init=False)
-    """By draft length."""
+    """By draft length, where all rows have it."""
+
+    _settled: set[int] = attrs.field(factory=set, init=False)
+    """The timed tokens whose time is no longer in doubt."""
 
     _steps: dict[int, float] = attrs.field(factory=dict, init=False)
     """By tokens, ascending: seconds of a step without drafting; empty where they are to be computed again."""
@@ -131,13 +138,18 @@ class StepSeconds:
         # Times learned from steps are better than those of idle forwards.
         if ranges != self._ranges:
             self._ranges, self._forward, self._rest, self._prices = ranges, {}, {}, []
-            self._places, self._steps = {}, {}
+            self._places, self._steps, self._settled = {}, {}, set()
+            self._skips_padding = any(each.skips_padding for each in timed)
             self._idle = {each.fewest: max(each.with_fewest, LEAST) for each in timed}
             self._idle |= {each.width: max(each.full, LEAST) for each in timed}
 
     def verify(self, length: int) -> float:
-        """Seconds of a step without drafting, where the longest draft has *length* tokens."""
+        """Seconds of a step without drafting, where the draft of each row has *length* tokens."""
         return self._place(length).between(self._step_seconds)
+
+    def _verify(self, length: int, tokens: float) -> float:
+        """The same, where the longest draft has *length*, and a row so many *tokens* on average."""
+        return self._place_of(length, tokens).between(self._step_seconds)
 
     def _step_seconds(self, tokens: int) -> float:
         """Seconds of a step without drafting, of a number of *tokens* that is timed."""
@@ -146,7 +158,7 @@ class StepSeconds:
             seconds = (self._forward_seconds(each) + self._rest_seconds(each) for each in known)
             # More tokens take at least as long. If the machine has become slower since they were timed, they
             # would look cheap, and useless drafts worth their time.
-            self._steps = dict(zip(known, itertools.accumulate(seconds, max), strict=True))
+            self._steps = dict(zip(known, accumulate(seconds, max), strict=True))
         # A number that is not known takes the nearest one's time; without any the unit is arbitrary.
         return self._steps[_nearest(tokens, self._steps)] if self._steps else 1.0
 
@@ -177,7 +189,7 @@ class StepSeconds:
         seconds = self.verify(length)
         return (
             0.0
-            if self._place(length).nearest in self._forward
+            if self._place(length).learned in self._settled
             else min(seconds - seconds / _DOUBT, seconds - self.verify(0))
         )
 
@@ -199,22 +211,19 @@ class StepSeconds:
         return self._prices
 
     def _priced(self, most: int) -> list[Price]:
-        unit, prices, narrowest = self.verify(0), [Price(0.0)], self._place(1).most
+        unit, prices, narrowest = self.verify(0), [Price(0.0)], self._range(1)
         for length in range(1, most + 1):
-            doubt = self.doubt(length) / unit if self._place(length).most == narrowest else 0.0
+            doubt = self.doubt(length) / unit if self._range(length) == narrowest else 0.0
             # The line is zero where no draft was timed.
-            seconds, of_tokens = self._draft(length) + self.verify(length), length * self._a_token(length)
-            prices.append(Price(seconds / unit - 1, doubt, of_tokens / unit))
+            drafting, shares = self._draft(length) / unit, list[tuple[float, float]]()
+            if self._skips_padding:
+                fewest = self._range(length)[0]
+                tokens = [1, fewest, length + 1] if 1 < fewest <= length else [1, length + 1]
+                shares = [
+                    ((each - 1) / length, drafting + self._verify(length, each) / unit - 1) for each in tokens
+                ]
+            prices.append(Price(drafting + self.verify(length) / unit - 1, doubt, tuple(shares)))
         return prices
-
-    def _a_token(self, length: int) -> float:
-        """Seconds of one more token in each row, where the longest draft has *length*."""
-        place = self._place(length)
-        if place.fewest == place.most:
-            return 0.0
-        return (self._step_seconds(place.most) - self._step_seconds(place.fewest)) / (
-            place.most - place.fewest
-        )
 
     def catch_up(self) -> float:
         """Extra seconds of a draft after steps without one: a draft model is fed the tokens it missed."""
@@ -224,14 +233,18 @@ class StepSeconds:
         """Learn the times of a step, *gap* steps after the last one with a draft."""
         length = max(outcome.drafted, default=0)
         scored = length if outcome.longest is None else outcome.longest
-        tokens = sum(outcome.drafted) if outcome.total is None else outcome.total
-        place = self._place(scored).at(1 + tokens / len(outcome.drafted))
-        target = outcome.target_seconds
+        place, target = self._place(scored), outcome.target_seconds
+        # Without evidence all rows draft, and those that end earlier are not told apart.
+        if outcome.evidence:
+            tokens = sum(outcome.drafted) if outcome.total is None else outcome.total
+            place = self._place_of(scored, 1 + tokens / len(outcome.evidence))
+            if len(outcome.evidence) > 1 and scored:
+                # Of a batch it may be that all rows never draft.
+                self._settled.update(self._range(scored))
+        self._settled.add(place.learned)
         if self._idle:
-            # No forward is expected to be faster than the narrowest, which a line could end below.
-            expected = max(place.between(self._forward_seconds), self._forward_seconds(min(self._idle)))
-            target *= self._forward_seconds(place.nearest) / expected
-        self._learn_step(place.nearest, target, outcome.other_seconds)
+            target *= self._forward_seconds(place.learned) / place.between(self._forward_seconds)
+        self._learn_step(place.learned, target, outcome.other_seconds)
         self._steps = {}
         self._plain_steps += 1
         if outcome.allowed or self._plain_steps >= _RENEWED:
@@ -246,16 +259,27 @@ class StepSeconds:
             most = _OUTLIER * self.draft(length)
             self._draft.learn(length, min(outcome.draft_seconds, most) if most else outcome.draft_seconds)
 
+    def _range(self, length: int) -> tuple[int, int]:
+        """The timed tokens of the width that drafts of *length* tokens need: the fewest and the most."""
+        fitting = (each for each in self._ranges if each[1] > length)
+        return next(fitting, self._ranges[-1] if self._ranges else (length + 1, length + 1))
+
     def _place(self, length: int) -> _Place:
-        """Where a step with *length* draft tokens lies between tokens that are timed."""
+        """Where a step lies in which the draft of each row has *length* tokens."""
         place = self._places.get(length)
         if place is None:
-            tokens = length + 1
-            fitting = (each for each in self._ranges if each[1] >= tokens)
-            fewest, most = next(fitting, self._ranges[-1] if self._ranges else (tokens, tokens))
-            share = 1.0 if fewest == most else min((tokens - fewest) / (most - fewest), 1.0)
-            place = self._places[length] = _Place(fewest, most, share)
+            place = self._places[length] = self._place_of(length, length + 1)
         return place
+
+    def _place_of(self, length: int, tokens: float) -> _Place:
+        """Where a step lies whose longest draft has *length* tokens, and whose rows *tokens* on average."""
+        fewest, most = self._range(length)
+        if not self._skips_padding or fewest == most <= tokens:
+            return _Place(most, most, 1.0, most)
+        if tokens < fewest:
+            return _Place(1, fewest, (tokens - 1) / (fewest - 1), fewest)
+        share = min((tokens - fewest) / (most - fewest), 1.0)
+        return _Place(fewest, most, share, most if share >= 0.5 else fewest)
 
     def _learn_step(self, tokens: int, target: float, rest: float) -> None:
         if tokens not in self._forward:

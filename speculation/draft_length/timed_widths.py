@@ -25,6 +25,9 @@ class TimedWidth:
     full: float
     """Seconds of a forward of *width* tokens in each row."""
 
+    skips_padding: bool = attrs.Factory(lambda self: self.fewest < self.width, takes_self=True)
+    """Whether padding takes less time than tokens."""
+
     def __call__(self, tokens: int) -> float:
         """Seconds of a forward of up to *width* tokens in each row, on the line between both."""
         if self.fewest == self.width:
@@ -73,7 +76,13 @@ def _time(decoder: Decoder, exact_width: bool) -> list[TimedWidth]:
     seconds = dict(zip(forwards, map(min, zip(*turns, strict=True)), strict=True))
     return [
         # Fewer tokens that take longer are noise.
-        TimedWidth(fewest, width, min(seconds[width, fewest], seconds[width, width]), seconds[width, width])
+        TimedWidth(
+            fewest,
+            width,
+            min(seconds[width, fewest], seconds[width, width]),
+            seconds[width, width],
+            slots.skips_padding,
+        )
         for fewest, width in ranges
     ]
 
@@ -84,9 +93,9 @@ def _combined(decoder: OffersFeeder, exact_width: bool) -> list[TimedWidth]:
     def together(width: int, tokens: int) -> float:
         return sum(next(timed for timed in one if timed.width >= width)(tokens) for one in each)
 
-    skips = any(timed.fewest < timed.width for one in each for timed in one)
+    skips = any(timed.skips_padding for one in each for timed in one)
     return [
-        TimedWidth(fewest, width, together(width, fewest), together(width, width))
+        TimedWidth(fewest, width, together(width, fewest), together(width, width), skips)
         for fewest, width in _ranges(decoder.shape, exact_width, skips)
     ]
 

@@ -161,6 +161,17 @@ def test_another_machine_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     ]
 
 
+@pytest.mark.parametrize("word", ["int8", "avx512", "a/b", "", "zen-5"])
+def test_a_word_that_would_name_another_run_is_refused(word: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """Its report would be overwritten, or lie elsewhere."""
+    parser = argparse.ArgumentParser()
+    page.add_arguments(parser)
+    with pytest.raises(SystemExit):
+        parser.parse_args(["--machine", word])
+
+    assert "must be letters and digits, and end no benchmark's name" in capsys.readouterr().err
+
+
 def test_every_run_knows_its_flags() -> None:
     """The parser of each benchmark takes both lengths; all but two can be run for the page."""
     for run in page.RUNS:

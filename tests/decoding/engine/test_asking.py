@@ -103,16 +103,56 @@ class TestAsk:
             policy.heard[0].total,
         )
 
+    def test_rows_of_one_request_have_lengths_of_their_own(self) -> None:
+        """Each of its prompts."""
+
+        class First(Weighing):
+            def weigh(self, evidence: Sequence[int]) -> list[int]:
+                return [2, *[0] * (len(evidence) - 1)]
+
+        policy = First()
+        generator = Generator(
+            ScriptedDecoder(CYCLE, batch_size=2, line=last_token),
+            drafter=PromptLookup(),
+            num_draft_tokens=policy,
+            stop=MaxNewTokens(7),
+        )
+        result = generator([[0, 1, 2, 3, 0, 1]] * 2)
+
+        assert [[2, 3, 0, 1, 2, 3, 0]] * 2 == result.ids
+        assert (2, 0) == policy.heard[0].drafted
+
+    def test_a_row_in_prefill_is_delayed_too(self) -> None:
+        """It has no evidence, and counts in what is told."""
+        policy = Weighing()
+        decoder = ScriptedDecoder(CYCLE, batch_size=2, line=last_token)
+        generator = Generator(decoder, drafter=PromptLookup(), num_draft_tokens=policy, stop=MaxNewTokens(12))
+        batcher = Batcher(decoder, prefill_width=2)
+        first = batcher.submit(generator.parts, [0, 1, 2, 3, 0, 1])
+        events = iter(first)
+        next(events)
+        second = batcher.submit(generator.parts, [0, 1, 2, 3] * 8)
+        first.result()
+        second.result()
+        asked = [evidence for evidence in policy.asked if len(evidence) == 2]
+
+        assert any(evidence[0] and not evidence[1] for evidence in asked)
+        assert (
+            {len(one.evidence or ()) for one in policy.heard}
+            == {len(one.drafted) for one in policy.heard}
+            == {1, 2}
+        )
+
     @pytest.mark.parametrize("said", [[2], 2, [2, 2, 2]])
     def test_a_length_for_each_row_is_required(self, said: Any) -> None:
-        """A number for all of them, or too few, is refused."""
+        """A number for all of them, too few, and too many are refused."""
 
         class Wrong(Weighing):
             def weigh(self, evidence: Sequence[int]) -> Any:
                 return said
 
         policy = Wrong()
-        with pytest.raises(ValueError, match=r"a draft length by evidence must say 2 numbers: got "):
+        with pytest.raises(ValueError, match=r"draft lengths by evidence must be 2 numbers, one a row: got "):
             serve(policy, policy)
 
     def test_what_drafts_would_have_begun_with_is_told(self) -> None:

@@ -302,12 +302,32 @@ class TestWhatItLearns:
         seconds = step_seconds.StepSeconds()
         seconds.prepare(ScriptedDecoder(torch.zeros(1, 2)), exact_width=False)
         for _ in range(60):
-            seconds.learn(SpeculationStep(4, (4, 0), (0, 0), 0.0, 1.4, 0.0), 0)
-            seconds.learn(SpeculationStep(1, (1, 0), (0, 0), 0.0, 1.1, 0.0), 0)
+            seconds.learn(SpeculationStep(4, (4, 0), (0, 0), 0.0, 1.4, 0.0, (9, 9)), 0)
+            seconds.learn(SpeculationStep(1, (1, 0), (0, 0), 0.0, 1.1, 0.0, (9, 9)), 0)
 
         assert pytest.approx([1.2, 1.4, 1.6, 1.8], rel=0.02) == [seconds.verify(k) for k in range(1, 5)]
         price = seconds.evidence_prices(4)[4]
         assert pytest.approx((0.8, 0.4)) == (price.of(1.0)[0], price.of(0.5)[0])
+
+    def test_that_few_tokens_of_a_width_take_little_more_than_a_plain_step(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """Also of a width for one number of tokens; drafting, 0.1 a token, costs the same for any rows."""
+        widths = [
+            timed_widths.TimedWidth(1, 1, 1.0, 1.0, True),
+            timed_widths.TimedWidth(2, 2, 1.2, 1.2, True),
+            timed_widths.TimedWidth(3, 4, 1.4, 1.6),
+        ]
+        monkeypatch.setattr(step_seconds, "time_widths", lambda decoder, exact_width: widths)
+        seconds = step_seconds.StepSeconds()
+        seconds.prepare(ScriptedDecoder(torch.zeros(1, 2)), exact_width=False)
+        for _ in range(60):
+            seconds.learn(SpeculationStep(1, (1, 0, 0, 0), (0,) * 4, 0.1, 1.05, 0.0, (9, 0, 0, 0)), 0)
+        prices = seconds.evidence_prices(3)
+
+        assert pytest.approx([1.0, 1.2, 1.4, 1.6], rel=0.02) == [seconds.verify(k) for k in range(4)]
+        assert pytest.approx([0.15, 0.3, 0.45], abs=0.02) == [prices[k].of(0.25)[0] for k in (1, 2, 3)]
+        assert pytest.approx([0.3, 0.6, 0.9], abs=0.02) == [prices[k].of(1.0)[0] for k in (1, 2, 3)]
 
     def test_that_other_rows_drafted_too(self, monkeypatch: pytest.MonkeyPatch) -> None:
         """Draft tokens of other policies' rows are part of what a step takes."""
@@ -316,7 +336,7 @@ class TestWhatItLearns:
         seconds = step_seconds.StepSeconds()
         seconds.prepare(ScriptedDecoder(torch.zeros(1, 2)), exact_width=False)
         for _ in range(60):
-            seconds.learn(SpeculationStep(0, (0, 0), (0, 0), 0.0, 1.4, 0.0, longest=4, total=4), 0)
+            seconds.learn(SpeculationStep(0, (0, 0), (0, 0), 0.0, 1.4, 0.0, (0, 0), longest=4, total=4), 0)
 
         assert pytest.approx([1.0, 1.2, 1.4, 1.6, 1.8], rel=0.02) == [seconds.verify(k) for k in range(5)]
 
@@ -586,7 +606,7 @@ class TestInTheLoop:
         target = SkippingDecoder(TABLE, widths=(1, 3, 5, 16), scored_width=5)
         lines = timed_widths.time_widths(target)
 
-        assert [of(1, 1, 1.0, 1.0), of(2, 3, 1.25, 1.5), of(4, 5, 2.0, 2.0)] == lines
+        assert [of(1, 1, 1.0, 1.0, True), of(2, 3, 1.25, 1.5), of(4, 5, 2.0, 2.0)] == lines
         assert [1.25, 1.5] == [lines[1](tokens) for tokens in (2, 3)]
         assert [of(1, 5, 1.5, 2.0)] == timed_widths.time_widths(target, exact_width=True)
 
@@ -611,7 +631,7 @@ class TestInTheLoop:
         monkeypatch.setattr(Slots, "time_forward", seconds)
         of = timed_widths.TimedWidth
         both = Combined([skipping, padding])
-        expected = [of(1, 1, 11.0, 11.0), of(2, 3, 32.0, 33.0), of(4, 5, 54.0, 55.0)]
+        expected = [of(1, 1, 11.0, 11.0, True), of(2, 3, 32.0, 33.0), of(4, 5, 54.0, 55.0)]
 
         assert expected == timed_widths.time_widths(both)
 

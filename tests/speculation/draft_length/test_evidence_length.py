@@ -272,7 +272,10 @@ class TestRows:
         policy = EvidenceLength(24.0)
         for strength, good in seen:
             policy._rates.learn(SpeculationStep(1, (1,), (int(good),), 0.0, 1.0, 0.0, (strength,)))
-        prices = [Price(0.0), *(Price(cost, of_tokens=of_tokens * cost) for cost in costs)]
+        prices = [
+            Price(0.0),
+            *(Price(cost, by_share=((0, (1 - of_tokens) * cost), (1, cost))) for cost in costs),
+        ]
         gains = [policy._rates.accepted(each, 8) for each in evidence]
         drafting = [row for row, each in enumerate(evidence) if each]
 
@@ -298,17 +301,35 @@ class TestRows:
 
     def test_weak_rows_do_not_draft_where_tokens_cost(self) -> None:
         """They would delay the strong ones."""
-        chosen = EvidenceLength(24.0).choose([16, 1, 0, 16], [Price(0.0), Price(0.4, of_tokens=0.4)])
+        chosen = EvidenceLength(24.0).choose(
+            [16, 1, 0, 16], [Price(0.0), Price(0.4, by_share=((0, 0), (1, 0.4)))]
+        )
 
         assert [1, 0, 0, 1] == chosen
 
     def test_the_balance_pays_for_the_tokens_that_were_drafted(self) -> None:
         """Not for those of rows that were left out."""
         policy = EvidenceLength(24.0)
-        policy.choose([16, 1], [Price(0.0), Price(0.6, of_tokens=0.4)])
+        policy.choose([16, 1], [Price(0.0), Price(0.6, by_share=((0, 0.2), (1, 0.6)))])
         policy.learn(SpeculationStep(1, (1, 0), (0, 0), 0.0, 1.0, 0.0, (16, 1)))
 
         assert pytest.approx(ALLOWANCE + SHARE - 0.4) == policy.balance
+
+    def test_a_width_that_few_rows_use_is_not_in_doubt_for_ever(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """Or rows whose drafts are never right would draft on."""
+        widths = [TimedWidth(1, 1, 0.01, 0.01), TimedWidth(2, 5, 0.012, 0.018)]
+        monkeypatch.setattr(step_seconds, "time_widths", lambda decoder, exact_width: widths)
+        policy, chosen = AdaptiveLength(4), [0] * 4
+        policy.prepare(ScriptedDecoder(torch.zeros(1, 2)))
+        for _ in range(30):
+            chosen = policy.weigh([16, 1, 0, 0])
+            drafted, accepted = tuple(chosen), (chosen[0], 0, 0, 0)
+            seconds = 0.01 + 0.002 * sum(chosen) / 4
+            policy.learn(SpeculationStep(max(chosen), drafted, accepted, 0.0, seconds, 0.0, (16, 1, 0, 0)))
+
+        assert [4, 0, 0, 0] == chosen
 
     def test_rows_that_were_left_out_are_learned_from(self) -> None:
         """Where the drafter tells what their drafts would have begun with."""

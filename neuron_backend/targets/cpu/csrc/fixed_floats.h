@@ -96,7 +96,7 @@ inline void store_fixed(c10::BFloat16* to, FixedFloats<COUNT> values) {
   std::memcpy(to, &found, sizeof found);
 }
 
-// Stores COUNT numbers, 4 or 1.
+// Stores COUNT numbers, 4, 2 or 1.
 template <int COUNT, class T>
 inline void store_some(T* to, const float* values) {
   if constexpr (COUNT == 4) {

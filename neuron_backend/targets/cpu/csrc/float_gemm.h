@@ -134,9 +134,8 @@ inline void multiply_panel(
 // Fetching further ahead would evict the panel in use from the second-level cache.
 constexpr int64_t MOST_AHEAD = 1 << 18;
 
-// Rows that one pass over the weights multiplies: inputs of 16 bits twice as many, by half as many outputs. On Zen 5,
-// nine of bfloat16 take 6.2 ms instead of 7.3 as two parts. Twelve of 32 bits take longer so: a first-level cache does
-// not hold them.
+// Rows of a pass over the weights. With inputs of 16 bits they are twelve, by two outputs: on Zen 5, nine of bfloat16
+// take 6.2 ms instead of 7.3 in two passes. Twelve of 32 bits take longer so: a first-level cache does not hold them.
 template <class T>
 constexpr int ROWS_OF_A_PASS = sizeof(typename Lanes<T>::Input) == 2 ? 2 * ROWS_AT_ONCE : ROWS_AT_ONCE;
 

@@ -30,7 +30,8 @@ using std::uint16_t;
 using std::uint32_t;
 using std::uint8_t;
 
-// Outputs whose sums are kept in registers at a time, and rows: 24 registers of 32, or 12 of 16.
+// Outputs whose sums are kept in registers at a time, and rows: 24 registers of 32, or 12 of 16. Half as many outputs
+// by twice as many rows take as many.
 constexpr int OUTPUTS_AT_ONCE = 4;
 #ifdef DECODEKIT_AVX512
 constexpr int ROWS_AT_ONCE = 6;

@@ -19,7 +19,7 @@ from ....int8_split import split_product
 pytestmark = pytest.mark.skipif(not aoti.has_compiler(), reason="needs a C++ compiler")
 
 # One row, several, and more than are held in registers or cache at once, with a remainder.
-ROWS = (1, 2, 3, 5, 6, 9, 13, 16, 17, 52, 130)
+ROWS = (1, 2, 3, 5, 6, 7, 8, 9, 10, 11, 12, 13, 16, 17, 52, 130)
 
 # Rounding of a float32 sum, and of a result's own dtype.
 ROUNDING = {torch.float32: 1e-5, torch.bfloat16: 1e-2, torch.float16: 2e-3}
@@ -184,7 +184,7 @@ def test_nan_stays_in_its_row(kind):
 
 @pytest.mark.mostly_slow(every=6)
 @pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("rows", [1, 5, 67])
+@pytest.mark.parametrize("rows", [1, 5, 9, 67])
 def test_several_threads(kind, rows):
     """Outputs divided among several threads, with a remainder: the same bits."""
     x, weight = numbers(rows, 576, torch.bfloat16, 0), numbers(1539, 576, torch.bfloat16, 1)
