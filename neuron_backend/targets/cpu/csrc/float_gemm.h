@@ -16,7 +16,11 @@
 namespace decodekit {
 
 // Sums of products of COUNT rows by OUTPUTS rows of weights, in single precision: `sums`. In AVX-512, weights are
-// fetched `ahead` bytes before they are needed.
+// fetched `ahead` bytes before they are needed: in the order of their addresses, but for several rows by long rows of
+// weights, which this would come too late for, in each of these.
+
+// Bytes of weights that are read side by side, up to which they are fetched in order.
+constexpr int64_t MOST_IN_ORDER = 2 * AHEAD;
 
 using DefaultAhead = std::integral_constant<int64_t, AHEAD>;
 
@@ -70,14 +74,19 @@ inline void sums(
   __m512 sum[COUNT][OUTPUTS];
   for (int row = 0; row < COUNT; ++row)
     for (int n = 0; n < OUTPUTS; ++n) sum[row][n] = _mm512_setzero_ps();
+  const bool in_order = OUTPUTS * in * sizeof(T) <= MOST_IN_ORDER;
+  const int64_t step = in_order ? OUTPUTS : 1, apart = in_order ? L::COUNT : in;
   for (int64_t k = 0; k < in; k += L::COUNT) {
     const uint32_t kept = in - k >= L::COUNT ? ~0u >> (32 - L::COUNT) : (1u << (in - k)) - 1;
     typename L::Vector w[OUTPUTS];
     for (int n = 0; n < OUTPUTS; ++n) {
       w[n] = L::weights(weights + n * in + k, kept);
-      // Fetched twice, one row of float16 takes 8.5 ms instead of 7.4.
-      if (n * L::COUNT * sizeof(T) % CACHE_LINE == 0)
-        fetch<COUNT == 1 ? 1 : 2>(weights + k * OUTPUTS + n * L::COUNT, ahead);
+      if constexpr (COUNT > 1) {
+        fetch<2>(weights + k * step + n * apart, ahead);
+      } else if (n * L::COUNT * sizeof(T) % CACHE_LINE == 0) {
+        // Fetched twice, one row of float16 takes 8.5 ms instead of 7.4.
+        fetch<1>(weights + k * OUTPUTS + n * L::COUNT);
+      }
     }
     for (int row = 0; row < COUNT; ++row) {
       const typename L::Vector inputs = L::inputs(x + row * in + k, kept);
@@ -134,14 +143,25 @@ inline void multiply_panel(
 // Fetching further ahead would evict the panel in use from the second-level cache.
 constexpr int64_t MOST_AHEAD = 1 << 18;
 
-// Rows of a pass over the weights. With inputs of 16 bits they are twelve, by two outputs: on Zen 5, nine of bfloat16
-// take 6.2 ms instead of 7.3 in two passes. Twelve of 32 bits take longer so: a first-level cache does not hold them.
+// Most rows of a pass over the weights. With inputs of 16 bits, twice as many as usual are multiplied by half as many
+// outputs: on Zen 5, nine of bfloat16 by 576 weights take 6.2 ms instead of 7.3 in two passes. With 32 bits, twelve take
+// 11 to 13 instead of 10.
 template <class T>
 constexpr int ROWS_OF_A_PASS = sizeof(typename Lanes<T>::Input) == 2 ? 2 * ROWS_AT_ONCE : ROWS_AT_ONCE;
 
+// Bytes of their inputs. On Zen 5, nine rows of bfloat16 by 4,096 weights take 20 ms in one pass instead of 13, as a
+// first-level cache does not hold them.
+constexpr int64_t MOST_INPUTS = 1 << 15;
+
+template <class T>
+inline bool in_one_pass(int64_t rows, int64_t in) {
+  const int64_t bytes = rows * in * sizeof(typename Lanes<T>::Input);
+  return rows <= ROWS_AT_ONCE || (rows <= ROWS_OF_A_PASS<T> && bytes <= MOST_INPUTS);
+}
+
 constexpr int outputs_at_once(int rows) { return rows > ROWS_AT_ONCE ? OUTPUTS_AT_ONCE / 2 : OUTPUTS_AT_ONCE; }
 
-// More rows than one pass has. The first part reads a panel from memory, the others from a cache. The second one
+// More rows. The first part reads a panel from memory, the others from a cache. The second one
 // fetches the next panel meanwhile, or its first MOST_AHEAD bytes, which later parts would only fetch again.
 template <class T>
 __attribute__((noinline)) void multiply_many(
@@ -191,7 +211,7 @@ void float_gemm(int64_t rows, const T* x, const T* weights, T* y, int64_t out, i
   }
   // Not inlined, nor is what follows multiply_panel(): GCC 12 orders the instructions of this loop so that one row
   // takes 10 % less time on two threads of Zen 4.
-  if (rows > ROWS_OF_A_PASS<T>) return multiply_many(rows, inputs, weights, y, out, in, in_threads);
+  if (!in_one_pass<T>(rows, in)) return multiply_many(rows, inputs, weights, y, out, in, in_threads);
   each_panel(out, in_threads, [=](int64_t begin, int64_t end) {
     each_part_of_rows<ROWS_OF_A_PASS<T>>(rows, [=](int64_t first, auto count) {
       each_run<outputs_at_once(count())>(begin, end, [=](int64_t n, auto outputs) {
