@@ -26,14 +26,13 @@ def split_product(rows: Tensor, quantized: Tensor, scale: Tensor) -> Tensor:
     """
     wide = rows.float()
     largest = wide.abs().amax(dim=-1, keepdim=True).clamp(min=torch.finfo(torch.float32).tiny)
-    rest, parts = wide / largest * 127, []
-    for _ in range(NUM_TERMS[rows.dtype]):
+    rest, terms = wide / largest * 127, NUM_TERMS[rows.dtype]
+    total = torch.zeros((), dtype=torch.float64)
+    for _ in range(terms):
         term = rest.round()
-        # Sums of integers are exact in float64, and are rounded once.
-        parts.append((term.double() @ quantized.double().T).float())
+        # Integers, which float64 holds exactly; they are rounded once.
+        total = total * BASE + term.double() @ quantized.double().T
         rest = (rest - term) * BASE
-    total = parts[-1]
-    for part in reversed(parts[:-1]):
-        total = part + total * (1 / BASE)
-    product = (total * (largest / 127) * scale.float()).to(rows.dtype)
+    unit = largest * torch.tensor(1 / (127 * BASE ** (terms - 1)), dtype=torch.float32)
+    product = (total.float() * unit * scale.float()).to(rows.dtype)
     return product.where(rows.isfinite().all(dim=1, keepdim=True), torch.nan)

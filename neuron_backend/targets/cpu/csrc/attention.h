@@ -78,9 +78,7 @@ inline void multiply_keys(
     sums<T, COUNT, outputs()>(rows, keys + n * dim, dim, found);
     for (int row = 0; row < COUNT; ++row) std::copy_n(found[row], outputs(), scores[row] + n);
   };
-  int64_t n = 0;
-  for (; n + 4 <= slots; n += 4) some(n, std::integral_constant<int, 4>());
-  for (; n < slots; ++n) some(n, std::integral_constant<int, 1>());
+  each_run<outputs_at_once(COUNT)>(0, slots, some);
 }
 
 // How products of queries and keys become scores.
@@ -139,8 +137,10 @@ inline void add_values(
     for (int row = 0; row < COUNT; ++row)
       for (int i = 0; i < vectors(); ++i) sum[row][i].store(found[row].values() + first + i * LANES);
   };
+  constexpr int VECTORS = outputs_at_once(COUNT);
   int64_t first = 0;
-  for (; first + 4 * LANES <= dim; first += 4 * LANES) some(first, std::integral_constant<int, 4>());
+  for (; first + VECTORS * LANES <= dim; first += VECTORS * LANES)
+    some(first, std::integral_constant<int, VECTORS>());
   for (; first + LANES <= dim; first += LANES) some(first, std::integral_constant<int, 1>());
   for (; first < dim; ++first) {
     for (int row = 0; row < COUNT; ++row) {

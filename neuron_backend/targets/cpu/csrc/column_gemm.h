@@ -56,7 +56,7 @@ template <class T, int COUNT>
 inline void column_panel(
     const float* x, const T* weights, int64_t in, int64_t out, int64_t n, int64_t end, float (*found)[COLUMNS]) {
   constexpr int64_t LANES = Floats::size();
-  constexpr int MOST = OUTPUTS_AT_ONCE;
+  constexpr int MOST = outputs_at_once(COUNT);
   const auto at = [&](int64_t first) { return reinterpret_cast<float(*)[COLUMNS]>(&found[0][first]); };
   int64_t first = n;
   for (; first + MOST * LANES <= end; first += MOST * LANES)

@@ -12,6 +12,7 @@
 #include "float_amx.h"
 #include "float_vectors.h"
 #include "gemm.h"
+#include "horizontal_sums.h"
 
 namespace decodekit {
 
@@ -105,25 +106,28 @@ struct Lanes {
 };
 
 template <class T, int COUNT, int OUTPUTS, class Bytes = DefaultAhead>
-inline void sums(const float* x, const T* weights, int64_t in, float (*found)[OUTPUTS], Bytes = {}) {
+inline void sums(const float* x, const T* weights, int64_t in, float (*found)[OUTPUTS], Bytes ahead = {}) {
   constexpr int64_t LANES = Floats::size();
   Floats sum[COUNT][OUTPUTS];
   for (int row = 0; row < COUNT; ++row)
     for (int n = 0; n < OUTPUTS; ++n) sum[row][n] = Floats(0);
   int64_t k = 0;
-  for (; k + LANES <= in; k += LANES)
+  for (; k + LANES <= in; k += LANES) {
+    Floats w[OUTPUTS];
     for (int n = 0; n < OUTPUTS; ++n) {
-      const Floats w = as_floats(weights + n * in + k);
-      for (int row = 0; row < COUNT; ++row)
-        sum[row][n] = at::vec::fmadd(w, Floats::loadu(x + row * in + k), sum[row][n]);
+      w[n] = as_floats(weights + n * in + k);
+      if (n * LANES * sizeof(T) % CACHE_LINE == 0) fetch<(COUNT > 1 ? 2 : 1)>(weights + k * OUTPUTS + n * LANES, ahead);
     }
-  const auto plus = [](const Floats& a, const Floats& b) { return a + b; };
-  for (int row = 0; row < COUNT; ++row)
-    for (int n = 0; n < OUTPUTS; ++n) {
-      float total = at::vec::vec_reduce_all<float>(plus, sum[row][n]);
-      for (int64_t rest = k; rest < in; ++rest) total += static_cast<float>(weights[n * in + rest]) * x[row * in + rest];
-      found[row][n] = total;
+    for (int row = 0; row < COUNT; ++row) {
+      const Floats inputs = Floats::loadu(x + row * in + k);
+      for (int n = 0; n < OUTPUTS; ++n) sum[row][n] = at::vec::fmadd(w[n], inputs, sum[row][n]);
     }
+  }
+  const auto total = [&](auto i) __attribute__((always_inline)) { return sum[i() / OUTPUTS][i() % OUTPUTS]; };
+  sum_each<COUNT * OUTPUTS>(total, &found[0][0]);
+  for (; k < in; ++k)
+    for (int row = 0; row < COUNT; ++row)
+      for (int n = 0; n < OUTPUTS; ++n) found[row][n] += static_cast<float>(weights[n * in + k]) * x[row * in + k];
 }
 
 #endif
@@ -133,7 +137,7 @@ template <class T, int COUNT, class Bytes>
 inline void multiply_panel(
     const typename Lanes<T>::Input* x, const T* weights, T* y, int64_t out, int64_t in, int64_t begin, int64_t end,
     Bytes ahead) {
-  each_run<OUTPUTS_AT_ONCE>(begin, end, [=](int64_t n, auto outputs) {
+  each_run<outputs_at_once(COUNT)>(begin, end, [=](int64_t n, auto outputs) {
     float found[COUNT][outputs()];
     sums<T, COUNT, outputs()>(x, weights + n * in, in, found, ahead);
     for (int row = 0; row < COUNT; ++row) store_some<outputs()>(y + row * out + n, found[row]);
@@ -158,8 +162,6 @@ inline bool in_one_pass(int64_t rows, int64_t in) {
   const int64_t bytes = rows * in * sizeof(typename Lanes<T>::Input);
   return rows <= ROWS_AT_ONCE || (rows <= ROWS_OF_A_PASS<T> && bytes <= MOST_INPUTS);
 }
-
-constexpr int outputs_at_once(int rows) { return rows > ROWS_AT_ONCE ? OUTPUTS_AT_ONCE / 2 : OUTPUTS_AT_ONCE; }
 
 // More rows. The first part reads a panel from memory, the others from a cache. The second one
 // fetches the next panel meanwhile, or its first MOST_AHEAD bytes, which later parts would only fetch again.

@@ -13,9 +13,14 @@ using Floats = at::vec::Vectorized<float>;
 
 inline Floats as_floats(const float* p) { return Floats::loadu(p); }
 
-// Of Floats::size() integers: integer vectors are wider on some CPUs.
+// Of Floats::size() integers: integer vectors are wider on some CPUs. Those that are read in part are read from a copy.
 inline Floats as_floats(const int32_t* p) {
-  return at::vec::convert<float>(at::vec::Vectorized<int32_t>::loadu(p, Floats::size()));
+  using Integers = at::vec::Vectorized<int32_t>;
+  if constexpr (Integers::size() == Floats::size()) {
+    return at::vec::convert<float>(Integers::loadu(p));
+  } else {
+    return at::vec::convert<float>(Integers::loadu(p, Floats::size()));
+  }
 }
 
 template <class T>

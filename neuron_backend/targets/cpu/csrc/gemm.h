@@ -18,6 +18,10 @@
 #if !defined(DECODEKIT_PORTABLE) && defined(__AVX512F__) && defined(__AVX512BW__) && defined(__AVX512DQ__) \
     && defined(__AVX512VL__)
 #define DECODEKIT_AVX512
+#elif !defined(DECODEKIT_PORTABLE) && defined(__AVX2__) && defined(__FMA__) && defined(CPU_CAPABILITY_AVX2)
+#define DECODEKIT_AVX2
+#endif
+#if defined(DECODEKIT_AVX512) || defined(DECODEKIT_AVX2)
 #include <immintrin.h>
 #endif
 
@@ -30,14 +34,20 @@ using std::uint16_t;
 using std::uint32_t;
 using std::uint8_t;
 
-// Outputs whose sums are kept in registers at a time, and rows: 24 registers of 32, or 12 of 16. Half as many outputs
-// by twice as many rows take as many.
+// Outputs and rows whose sums are kept in registers at a time: sums of all of these outputs by some of the rows, or of
+// half as many by all. SUMS_AT_ONCE registers of 32, or of 16, hold them.
 constexpr int OUTPUTS_AT_ONCE = 4;
-#ifdef DECODEKIT_AVX512
 constexpr int ROWS_AT_ONCE = 6;
+#ifdef DECODEKIT_AVX512
+constexpr int SUMS_AT_ONCE = 24;
 #else
-constexpr int ROWS_AT_ONCE = 3;
+constexpr int SUMS_AT_ONCE = 12;
 #endif
+
+// Outputs to multiply at a time by so many rows.
+constexpr int outputs_at_once(int rows) {
+  return rows * OUTPUTS_AT_ONCE <= SUMS_AT_ONCE ? OUTPUTS_AT_ONCE : OUTPUTS_AT_ONCE / 2;
+}
 
 // Outputs whose weights stay in a cache while many rows are multiplied by them.
 constexpr int64_t PANEL = 32;
@@ -129,40 +139,5 @@ inline void each_run(int64_t n, int64_t end, F&& f) {
   for (; n + MOST <= end; n += MOST) f(n, std::integral_constant<int, MOST>());
   for (; n < end; ++n) f(n, std::integral_constant<int, 1>());
 }
-
-#ifdef DECODEKIT_AVX512
-
-// Horizontal sums of four vectors: a third of the instructions of four single sums, and in the same order
-// for each of the four.
-inline __m512 sums_of_four(const __m512 (&of)[4]) {
-  const __m512 first = _mm512_add_ps(_mm512_unpacklo_ps(of[0], of[1]), _mm512_unpackhi_ps(of[0], of[1]));
-  const __m512 second = _mm512_add_ps(_mm512_unpacklo_ps(of[2], of[3]), _mm512_unpackhi_ps(of[2], of[3]));
-  const __m512d low = _mm512_unpacklo_pd(_mm512_castps_pd(first), _mm512_castps_pd(second));
-  const __m512d high = _mm512_unpackhi_pd(_mm512_castps_pd(first), _mm512_castps_pd(second));
-  const __m512 sum = _mm512_add_ps(_mm512_castpd_ps(low), _mm512_castpd_ps(high));
-  const __m512 halves = _mm512_add_ps(sum, _mm512_shuffle_f32x4(sum, sum, 0b01001110));
-  return _mm512_add_ps(halves, _mm512_shuffle_f32x4(halves, halves, 0b10110001));
-}
-
-// Horizontal sums of COUNT vectors, of(i) of the constants 0 to COUNT - 1, to as many numbers. Not of an array: GCC
-// would keep one whose address is taken in memory, and store every sum in every step.
-template <int COUNT, int FIRST = 0, class F>
-inline __attribute__((always_inline)) void sum_each(F of, float* found) {
-  constexpr int LAST = COUNT - 1;
-  const __m128 sums = _mm512_castps512_ps128(sums_of_four({
-      of(std::integral_constant<int, FIRST>()), of(std::integral_constant<int, std::min(FIRST + 1, LAST)>()),
-      of(std::integral_constant<int, std::min(FIRST + 2, LAST)>()),
-      of(std::integral_constant<int, std::min(FIRST + 3, LAST)>())}));
-  if constexpr (FIRST + 4 <= COUNT) {
-    _mm_storeu_ps(found + FIRST, sums);
-  } else {
-    float four[4];
-    _mm_storeu_ps(four, sums);
-    for (int i = FIRST; i < COUNT; ++i) found[i] = four[i - FIRST];
-  }
-  if constexpr (FIRST + 4 < COUNT) sum_each<COUNT, FIRST + 4>(of, found);
-}
-
-#endif
 
 }  // namespace decodekit

@@ -24,12 +24,12 @@ constexpr int FEW_ROWS = 3;
 // significant first. The first two are added without rounding, since a group's sums have few digits.
 template <int COUNT, class F>
 inline auto join(F part) {
-  const auto first = part(0);
-  const auto sum = first * spread<decltype(part(0))>(BASE) + part(1);
+  using Numbers = decltype(part(0));
+  const Numbers sum = part(0) * Numbers(BASE) + part(1);
   if constexpr (COUNT == 2) {
     return sum;
   } else {
-    return sum + part(2) * spread<decltype(part(0))>(INVERSE);
+    return sum + part(2) * Numbers(INVERSE);
   }
 }
 
@@ -243,30 +243,22 @@ void int4_gemm(int64_t rows, const T* x, const uint8_t* packed, const T* levels,
 #ifdef DECODEKIT_NIBBLE_TILES
   if (in_tiles) return multiply_tiles(rows, terms, largest, inputs, packed, levels, y, blocks, in, in_threads);
 #endif
-  // Multiplies `count` rows by one block of outputs; sums(terms, count, packed, found) computes the sums of one
-  // group, [count * TERMS][BLOCK]; `count` is a constant.
-  const auto multiply = [=](int64_t block, int64_t first, auto count, auto sums) {
-    alignas(64) float total[count()][BLOCK] = {};
-    for (int64_t group = 0; group < groups; ++group) {
-      alignas(64) int32_t found[(count() * TERMS + TILE - 1) / TILE * TILE][BLOCK];
-      sums(
-          terms + first * TERMS * in + group * GROUP, std::integral_constant<int, count() * TERMS>(),
-          packed + (block * in + group * GROUP) * HALF, found);
-      const GroupLevels of(levels + (group * outputs + block * BLOCK) * 2);
-      add_group<TERMS, count()>(found, of, inputs + first * groups + group, groups, total);
-    }
-    for (int row = 0; row < count(); ++row)
-      store_block(total[row], largest[first + row] / LARGEST / BASE, y + (first + row) * outputs + block * BLOCK);
-  };
-  const auto each_row = [=](int64_t block, auto sums) {
-    each_part_of_rows<INT4_ROWS>(rows, [=](int64_t first, auto count) { multiply(block, first, count, sums); });
-  };
 #pragma omp parallel for schedule(static) if (in_threads)
   for (int64_t block = 0; block < blocks; ++block)
-    each_row(block, [=](const int8_t* of, auto count, const uint8_t* weights, int32_t (*found)[BLOCK]) {
-      each_of<count(), NIBBLE_SUMS>([&](int first, auto some) {
-        nibble_sums<some()>(of + first * in, in, weights, found + first);
-      });
+    each_part_of_rows<INT4_ROWS>(rows, [=](int64_t first, auto count) {
+      constexpr int SUMS = count() * TERMS;
+      alignas(64) float total[count()][BLOCK] = {};
+      for (int64_t group = 0; group < groups; ++group) {
+        const Nibbles<SUMS> weights{packed + (block * in + group * GROUP) * HALF};
+        alignas(64) int32_t found[SUMS][BLOCK];
+        each_of<SUMS, NIBBLE_SUMS>([&](int term, auto some) {
+          nibble_sums<some()>(terms + (first * TERMS + term) * in + group * GROUP, in, weights, found + term);
+        });
+        const GroupLevels of(levels + (group * outputs + block * BLOCK) * 2);
+        add_group<TERMS, count()>(found, of, inputs + first * groups + group, groups, total);
+      }
+      for (int row = 0; row < count(); ++row)
+        store_block(total[row], largest[first + row] / LARGEST / BASE, y + (first + row) * outputs + block * BLOCK);
     });
 }
 

@@ -3,6 +3,9 @@
 #pragma once
 
 #include <algorithm>
+#include <array>
+#include <cstring>
+#include <utility>
 
 #include "gemm.h"
 
@@ -15,13 +18,14 @@ constexpr int GROUP = 32;
 constexpr int BLOCK = 64;
 constexpr int HALF = BLOCK / 2;
 
-// Sums of terms that are computed at a time: four vectors each, in registers.
-constexpr int NIBBLE_SUMS = 4;
-
-// nibble_sums: sums of one group of inputs, [COUNT][BLOCK], for COUNT rows of int8 terms, `in` apart.
+// Nibbles: the weights of one group of inputs, for TERMS rows of int8 terms. nibble_sums: their sums, [COUNT][BLOCK], for
+// COUNT of these rows, `in` apart.
 
 #if defined(DECODEKIT_AVX512) && defined(__AVX512VNNI__) && defined(__AVX512VBMI__)
 #define DECODEKIT_NIBBLES
+
+// Terms whose sums are computed at a time: four vectors each, in registers.
+constexpr int NIBBLE_SUMS = 4;
 
 // Calls f(part, weights) for four inputs; `weights` are those of 16 outputs, four inputs adjacent per output.
 template <class F>
@@ -44,16 +48,21 @@ inline void each_part(const uint8_t* packed, F f) {
   }
 }
 
-template <int COUNT>
-inline void nibble_sums(const int8_t* x, int64_t in, const uint8_t* packed, int32_t (*found)[BLOCK]) {
+template <int TERMS>
+struct Nibbles {
+  const uint8_t* packed;
+};
+
+template <int COUNT, int TERMS>
+inline void nibble_sums(const int8_t* x, int64_t in, const Nibbles<TERMS>& weights, int32_t (*found)[BLOCK]) {
   __m512i sum[COUNT][4];
   for (auto& row : sum) std::fill(std::begin(row), std::end(row), _mm512_setzero_si512());
   for (int k = 0; k < GROUP; k += 4) {
-    each_part(packed + k * HALF, [&](int part, __m512i weights) {
+    each_part(weights.packed + k * HALF, [&](int part, __m512i four_weights) {
       for (int row = 0; row < COUNT; ++row) {
         int32_t four;
         __builtin_memcpy(&four, x + row * in + k, sizeof four);
-        sum[row][part] = _mm512_dpbusd_epi32(sum[row][part], weights, _mm512_set1_epi32(four));
+        sum[row][part] = _mm512_dpbusd_epi32(sum[row][part], four_weights, _mm512_set1_epi32(four));
       }
     });
   }
@@ -82,18 +91,113 @@ struct Pairs {
   }
 };
 
+#elif defined(DECODEKIT_AVX2)
+
+// Four vectors each: 8 registers of 16.
+constexpr int NIBBLE_SUMS = 2;
+
+// Calls f(i, weights) for the weights of two inputs, the two adjacent per output: each of four vectors has 8 outputs
+// twice, 0 to 7 and 16 to 23, 8 to 15 and 24 to 31, and as many from HALF on.
+template <class F>
+inline __attribute__((always_inline)) void each_pair(const uint8_t* packed, F f) {
+  const __m256i low = _mm256_set1_epi8(15);
+  const __m256i first = _mm256_loadu_si256((const __m256i*)packed);
+  const __m256i second = _mm256_loadu_si256((const __m256i*)(packed + HALF));
+  fetch<1>(packed);
+  const __m256i left = _mm256_unpacklo_epi8(first, second), right = _mm256_unpackhi_epi8(first, second);
+  f(0, _mm256_and_si256(left, low));
+  f(1, _mm256_and_si256(right, low));
+  f(2, _mm256_and_si256(_mm256_srli_epi16(left, 4), low));
+  f(3, _mm256_and_si256(_mm256_srli_epi16(right, 4), low));
+}
+
+// The weights of a group for TERMS rows, which are unpacked once if these are more than NIBBLE_SUMS.
+template <int TERMS, bool KEPT = (TERMS > NIBBLE_SUMS)>
+struct Nibbles {
+  const uint8_t* packed;
+
+  template <class F>
+  void each(int k, F f) const {
+    each_pair(packed + k * HALF, f);
+  }
+};
+
+template <int TERMS>
+struct Nibbles<TERMS, true> {
+  __m256i kept[GROUP / 2][4];
+
+  explicit Nibbles(const uint8_t* packed) {
+    for (int k = 0; k < GROUP; k += 2)
+      each_pair(packed + k * HALF, [&](int i, __m256i weights) { _mm256_store_si256(&kept[k / 2][i], weights); });
+  }
+
+  template <class F>
+  __attribute__((always_inline)) void each(int k, F f) const {
+    for (int i = 0; i < 4; ++i) f(i, _mm256_load_si256(&kept[k / 2][i]));
+  }
+};
+
+// Inputs whose products by nibbles fit in 16 bits: 15 * 127 * 16 is 30,480.
+constexpr int SHORT = 16;
+
+// Sums of SHORT products from input `first` on, in the order of each_pair.
+template <class Weights, std::size_t... I>
+inline __attribute__((always_inline)) void short_sums(
+    const int8_t* x, int64_t in, const Weights& weights, int first, __m256i (&sum)[sizeof...(I)][4],
+    std::index_sequence<I...>) {
+  for (auto& term : sum) std::fill(std::begin(term), std::end(term), _mm256_setzero_si256());
+  // Unrolled, GCC 12 keeps sums in memory.
+#pragma GCC unroll 1
+  for (int k = first; k < first + SHORT; k += 2) {
+    const auto pair = [=](std::size_t term) __attribute__((always_inline)) {
+      int16_t two;
+      std::memcpy(&two, x + term * in + k, sizeof two);
+      return _mm256_set1_epi16(two);
+    };
+    const __m256i inputs[] = {pair(I)...};
+    weights.each(k, [&](int i, __m256i of) __attribute__((always_inline)) {
+      ((sum[I][i] = _mm256_add_epi16(sum[I][i], _mm256_maddubs_epi16(of, inputs[I]))), ...);
+    });
+  }
+}
+
+template <int COUNT, int TERMS>
+inline void nibble_sums(const int8_t* x, int64_t in, const Nibbles<TERMS>& weights, int32_t (*found)[BLOCK]) {
+  constexpr int ORDER[4][2] = {{0, 16}, {8, 24}, {HALF, HALF + 16}, {HALF + 8, HALF + 24}};
+  constexpr auto terms = std::make_index_sequence<COUNT>();
+  __m256i first[COUNT][4], second[COUNT][4];
+  short_sums(x, in, weights, 0, first, terms);
+  short_sums(x, in, weights, SHORT, second, terms);
+  for (int term = 0; term < COUNT; ++term)
+    for (int i = 0; i < 4; ++i)
+      for (int half = 0; half < 2; ++half) {
+        const auto wide = [=](__m256i of) {
+          return _mm256_cvtepi16_epi32(half ? _mm256_extracti128_si256(of, 1) : _mm256_castsi256_si128(of));
+        };
+        const __m256i sum = _mm256_add_epi32(wide(first[term][i]), wide(second[term][i]));
+        _mm256_storeu_si256((__m256i*)(found[term] + ORDER[i][half]), sum);
+      }
+}
+
 #else
 
-template <int COUNT>
-inline void nibble_sums(const int8_t* x, int64_t in, const uint8_t* packed, int32_t (*found)[BLOCK]) {
+constexpr int NIBBLE_SUMS = 4;
+
+template <int TERMS>
+struct Nibbles {
+  const uint8_t* packed;
+};
+
+template <int COUNT, int TERMS>
+inline void nibble_sums(const int8_t* x, int64_t in, const Nibbles<TERMS>& weights, int32_t (*found)[BLOCK]) {
   for (int row = 0; row < COUNT; ++row) {
     std::fill_n(found[row], BLOCK, 0);
     for (int k = 0; k < GROUP; ++k) {
       const int32_t input = x[row * in + k];
 #pragma omp simd
       for (int n = 0; n < HALF; ++n) {
-        found[row][n] += input * (packed[k * HALF + n] & 15);
-        found[row][n + HALF] += input * (packed[k * HALF + n] >> 4);
+        found[row][n] += input * (weights.packed[k * HALF + n] & 15);
+        found[row][n + HALF] += input * (weights.packed[k * HALF + n] >> 4);
       }
     }
   }

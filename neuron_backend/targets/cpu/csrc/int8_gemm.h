@@ -8,27 +8,23 @@
 #include "fixed_floats.h"
 #include "gemm.h"
 #include "int8_amx.h"
+#include "int8_blocks.h"
+#include "int8_digits.h"
 #include "int8_split.h"
 #include "int8_sums.h"
 
 namespace decodekit {
 
-// Rearranges terms [COUNT][in] to [quads][COUNT][QUAD].
-template <int COUNT>
-inline void lay_terms(const int8_t* terms, int64_t in, int8_t* to) {
-  for (int64_t k = 0; k < in; k += QUAD)
-    for (int term = 0; term < COUNT; ++term) std::memcpy(to + k * COUNT + term * QUAD, terms + term * in + k, QUAD);
-}
-
 // Bytes that are asked for early: what the first-level cache holds.
 constexpr int64_t ASKED_FOR = 1 << 15;
 
-// Memory for laid terms. Caches of other threads hold the lines that these read in the last product: asked for before
-// rows are split, they are here when terms are laid.
-inline int8_t* memory_for_laid(int64_t bytes) {
-  static thread_local std::vector<int8_t, LineAllocator<int8_t>> kept;
-  grow(kept, bytes);
-  for (int64_t i = 0; i < std::min(bytes, ASKED_FOR); i += CACHE_LINE) __builtin_prefetch(kept.data() + i, 1);
+// Memory for digits. Caches of other threads hold the lines that these read in the last product: asked for before
+// rows are split, they are here when digits are laid.
+inline Digit* memory_for_digits(int64_t count) {
+  static thread_local std::vector<Digit, LineAllocator<Digit>> kept;
+  grow(kept, count);
+  const int64_t bytes = std::min<int64_t>(count * sizeof(Digit), ASKED_FOR);
+  for (int64_t i = 0; i < bytes; i += CACHE_LINE) __builtin_prefetch((const char*)kept.data() + i, 1);
   return kept.data();
 }
 
@@ -48,11 +44,13 @@ struct BlockScales {
     }
   }
 
-  // Stores a row's outputs from the sums of its terms.
+  // Stores a row's outputs from their exact sums.
   template <class T>
-  void store(const int32_t (*found)[LANES], float unit, T* y) const {
-    const auto total = combine<SPLIT_TERMS<T>>([=](int d) { return load_fixed<LANES>(found[d]); });
-    const FixedFloats<LANES> values = total * unit * of;
+  void store(const double (&sums)[LANES], float unit, T* y) const {
+    float rounded[LANES];
+#pragma omp simd
+    for (int n = 0; n < LANES; ++n) rounded[n] = static_cast<float>(sums[n]);
+    const FixedFloats<LANES> values = load_fixed<LANES>(rounded) * unit * of;
     if (count == LANES) {
       store_fixed<LANES>(y, values);
     } else {
@@ -62,6 +60,16 @@ struct BlockScales {
     }
   }
 };
+
+// Adds the sums of the COUNT digits of a row to its exact sums: up to 2^53 float64 has every integer.
+template <int COUNT>
+inline void add_digits(const int32_t (*found)[LANES], double (&sums)[LANES]) {
+  for (int digit = 0; digit < COUNT; ++digit) {
+    const double worth = power_of_base(COUNT - 1 - digit);
+#pragma omp simd
+    for (int n = 0; n < LANES; ++n) sums[n] += found[digit][n] * worth;
+  }
+}
 
 // x is [rows][in], weights [blocks][quads][LANES][QUAD], with one scale per output, y [rows][out].
 template <class T>
@@ -75,7 +83,7 @@ void int8_gemm(int64_t rows, const T* x, const uint8_t* weights, const T* scale,
 #else
   constexpr bool in_tiles = false;
 #endif
-  int8_t* const laid = in_tiles ? nullptr : memory_for_laid(rows * TERMS * padded);
+  Digit* const digits = in_tiles ? nullptr : memory_for_digits(rows * DIGITS<TERMS> * padded);
   split.of<T>(rows, x, in, padded);
 
   // Pointers, since the thread-local vectors of other threads are empty.
@@ -83,12 +91,12 @@ void int8_gemm(int64_t rows, const T* x, const uint8_t* weights, const T* scale,
   const float* const largest = split.largest.data();
   const int32_t* const term_sums = split.term_sums.data();
   const bool in_threads = out * in * rows * TERMS >= WORTH_THREADS;
-  // Stores `count` rows of one block from their sums.
-  const auto finish = [=](int64_t block, int64_t first, int64_t count, const int32_t (*found)[LANES]) {
+  // Stores `count` rows of one block from their exact sums.
+  const auto finish = [=](int64_t block, int64_t first, int64_t count, const double (*sums)[LANES]) {
     const int64_t n = block * LANES;
     const BlockScales scales(scale + n, out - n);
     for (int64_t row = 0; row < count; ++row)
-      scales.store(found + row * TERMS, largest[first + row] / LARGEST, y + (first + row) * out + n);
+      scales.store(sums[row], largest[first + row] * UNIT<TERMS>, y + (first + row) * out + n);
   };
 #ifdef DECODEKIT_TILES
   if (in_tiles) {
@@ -96,26 +104,38 @@ void int8_gemm(int64_t rows, const T* x, const uint8_t* weights, const T* scale,
       int8_tile_sums<most() * TERMS>(
           rows * TERMS, terms, term_sums, in, weights, blocks, in_threads,
           [=](int64_t block, int64_t first, const int32_t (*found)[LANES]) {
-            const int64_t row = first / TERMS;
-            finish(block, row, std::min<int64_t>(most(), rows - row), found);
+            const int64_t row = first / TERMS, count = std::min<int64_t>(most(), rows - row);
+            double sums[most()][LANES] = {};
+            for (int64_t i = 0; i < count; ++i) add_digits<TERMS>(found + i * TERMS, sums[i]);
+            finish(block, row, count, sums);
           });
     });
     return;
   }
 #endif
-  constexpr int ROWS = TERMS_AT_ONCE / TERMS;
+  static thread_local std::vector<int32_t> kept_starts;
+  constexpr int COUNT = DIGITS<TERMS>, ROWS = DIGITS_AT_ONCE / COUNT;
+  const int64_t chunks = chunks_of(padded);
+  grow(kept_starts, rows * COUNT * chunks);
+  int32_t* const starts = kept_starts.data();
   each_part_in_threads<ROWS>(rows, rows * in >= WORTH_SPLITTING, [=](int64_t first, auto count) {
-    const int64_t begin = first * TERMS * padded;
-    lay_terms<count() * TERMS>(terms + begin, padded, laid + begin);
+    lay_digits<count(), TERMS>(
+        terms + first * TERMS * padded, term_sums + first * TERMS, padded, digits + first * COUNT * padded,
+        starts + first * COUNT * chunks);
   });
 #pragma omp parallel for schedule(static) if (in_threads)
   for (int64_t block = 0; block < blocks; ++block)
     each_part_of_rows<ROWS>(rows, [=](int64_t first, auto count) {
-      alignas(64) int32_t found[count() * TERMS][LANES];
-      block_sums<count() * TERMS>(
-          laid + first * TERMS * padded, term_sums + first * TERMS, weights + block * padded * LANES, quads,
-          first == 0 ? AHEAD : 0, found);
-      finish(block, first, count(), found);
+      double sums[count()][LANES] = {};
+      for (int64_t chunk = 0; chunk < chunks; ++chunk) {
+        const int64_t begin = chunk * CHUNK, end = std::min(begin + CHUNK, padded);
+        alignas(64) int32_t found[count() * COUNT][LANES];
+        block_sums<count() * COUNT>(
+            digits + (first * padded + begin * count()) * COUNT, starts + (first * chunks + chunk * count()) * COUNT,
+            weights + (block * padded + begin) * LANES, (end - begin) / QUAD, first == 0 ? AHEAD : 0, found);
+        for (int row = 0; row < count(); ++row) add_digits<COUNT>(found + row * COUNT, sums[row]);
+      }
+      finish(block, first, count(), sums);
     });
 }
 

@@ -119,22 +119,11 @@ struct Int8Split {
   }
 };
 
-// A number, or a vector of the same number.
-template <class Numbers>
-inline Numbers spread(float value) {
-  if constexpr (std::is_constructible_v<Numbers, float>) {
-    return Numbers(value);
-  } else {
-    return Numbers{} + value;
-  }
-}
+// BASE to the power of `exponent`.
+constexpr double power_of_base(int exponent) { return exponent == 0 ? 1 : BASE * power_of_base(exponent - 1); }
 
-// The value of a product from those of its terms: part(d) is that of term d, the most significant first.
-template <int COUNT, class F>
-inline auto combine(F part) {
-  auto total = part(COUNT - 1);
-  for (int d = COUNT - 2; d >= 0; --d) total = part(d) + total * spread<decltype(total)>(INVERSE);
-  return total;
-}
+// The value of 1 in the last of a row's terms, next to the row's largest magnitude.
+template <int TERMS>
+constexpr float UNIT = static_cast<float>(1 / (LARGEST * power_of_base(TERMS - 1)));
 
 }  // namespace decodekit
