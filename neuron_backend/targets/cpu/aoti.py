@@ -119,9 +119,8 @@ def compile_package(
                 **kernel_metadata(
                     exported.graph_module.graph.nodes,
                     step.model.dtype,
-                    portable=kernels.portable,
                     tiled=kernels.tiled,
-                    tiles=kernels.tiles,
+                    limit=kernels.limit,
                 ),
             },
             **linked,

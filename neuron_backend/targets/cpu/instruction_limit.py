@@ -1,21 +1,21 @@
 """
 Limit of the instruction sets that own kernels use, so that one machine can test what others run.
 
-``$DECODEKIT_MAX_CPU_ISA`` is ``amx``, ``avx512`` or ``portable``. Without it, oneDNN's variable
-``$ONEDNN_MAX_CPU_ISA`` counts: a set without AMX stands for ``avx512``, one below AVX-512 for ``portable``.
+``$DECODEKIT_MAX_CPU_ISA`` is ``amx``, ``avx512``, ``avx2`` or ``portable``. Without it, oneDNN's variable
+``$ONEDNN_MAX_CPU_ISA`` counts: a set without AMX stands for ``avx512``, one below AVX2 for ``portable``.
 """
 
 import os
 from collections.abc import Mapping
 from typing import Literal, TypeAlias
 
-Limit: TypeAlias = Literal["amx", "avx512", "portable"]
+Limit: TypeAlias = Literal["amx", "avx512", "avx2", "portable"]
 
 OWN = "DECODEKIT_MAX_CPU_ISA"
 """Name of the variable."""
 
 _ONEDNN = "ONEDNN_MAX_CPU_ISA"
-_LIMITS: tuple[Limit, ...] = ("amx", "avx512", "portable")
+_LIMITS: tuple[Limit, ...] = ("amx", "avx512", "avx2", "portable")
 
 
 def instruction_limit(environment: Mapping[str, str] = os.environ) -> Limit:
@@ -27,7 +27,7 @@ def instruction_limit(environment: Mapping[str, str] = os.environ) -> Limit:
     >>> instruction_limit({"ONEDNN_MAX_CPU_ISA": "AVX512_CORE_BF16"})
     'avx512'
     >>> instruction_limit({"ONEDNN_MAX_CPU_ISA": "AVX2"})
-    'portable'
+    'avx2'
 
     Raises:
         ValueError: decodekit's own variable has another value.
@@ -39,6 +39,8 @@ def instruction_limit(environment: Mapping[str, str] = os.environ) -> Limit:
                 return limit
         raise ValueError(f"'{OWN}' must be one of {', '.join(_LIMITS)}: got {own!r}")
     onednn = environment.get(_ONEDNN, "").upper()
-    if onednn.startswith(("SSE41", "AVX2")) or onednn == "AVX":
+    if onednn in ("SSE41", "AVX"):
         return "portable"
+    if onednn.startswith("AVX2"):
+        return "avx2"
     return "avx512" if onednn.startswith("AVX512") and "AMX" not in onednn else "amx"

@@ -15,6 +15,7 @@ from torch.fx import Node
 
 from ...artifacts.machine import instruction_sets
 from ...artifacts.manifest import PROGRAMS
+from .instruction_limit import Limit
 
 METADATA = "decodekit_kernels"
 """Name of the record in a program's metadata."""
@@ -33,8 +34,9 @@ _NAMESPACE = "decodekit"
 
 _INTEGER_PRODUCTS = {"int8_gemm", "int4_gemm"}
 
-# As in csrc: the vectors that all kernels need, and what some of them use besides.
+# As in csrc/gemm.h: the vectors that kernels are made for, or shorter ones, and what some of them use besides.
 _VECTORS = {"avx512f", "avx512bw", "avx512dq", "avx512vl"}
+_SHORT_VECTORS = {"avx2", "fma"}
 _INTEGER_DOT, _BFLOAT16_DOT, _TILES = "avx512_vnni", "avx512_bf16", "amx_tile"
 _WORDS = {_INTEGER_DOT: "VNNI", _BFLOAT16_DOT: "BF16", _TILES: "AMX"}
 
@@ -43,9 +45,8 @@ def kernel_metadata(
     nodes: Iterable[Node],
     dtype: torch.dtype,
     *,
-    portable: bool = False,
     tiled: bool = False,
-    tiles: bool = True,
+    limit: Limit = "amx",
 ) -> dict[str, str]:
     """
     The record of a program's kernels, as metadata.
@@ -55,20 +56,23 @@ def kernel_metadata(
 
         dtype: Dtype of the layers' inputs.
 
-        portable: Whether the own kernels leave out code for specific CPUs.
+        tiled: Whether the own kernels multiply bfloat16 with AMX tiles; integers are where the CPU has them.
 
-        tiled: Whether they multiply bfloat16 with AMX tiles; integers are wherever the CPU has them.
-
-        tiles: Whether any product may use tiles.
+        limit: Instructions beyond which they use none.
     """
     targets = {node.target for node in nodes if isinstance(node.target, OpOverload)}
     own = {target._opname for target in targets if target.namespace == _NAMESPACE}
-    wanted = {
-        *([_INTEGER_DOT] if own & _INTEGER_PRODUCTS else []),
-        *([_BFLOAT16_DOT] if dtype == torch.bfloat16 and "float_gemm" in own else []),
-        *([_TILES] if tiles and (tiled or own & _INTEGER_PRODUCTS) else []),
-    }
-    found = [] if portable else [name for name in instruction_sets() if name in _VECTORS | wanted]
+    known = instruction_sets()
+    if limit in ("amx", "avx512") and _VECTORS.issubset(known):
+        wanted = {
+            *_VECTORS,
+            *([_INTEGER_DOT] if own & _INTEGER_PRODUCTS else []),
+            *([_BFLOAT16_DOT] if dtype == torch.bfloat16 and "float_gemm" in own else []),
+            *([_TILES] if limit == "amx" and (tiled or own & _INTEGER_PRODUCTS) else []),
+        }
+    else:
+        wanted = set() if limit == "portable" else _SHORT_VECTORS
+    found = [name for name in known if name in wanted]
     return {METADATA: json.dumps({"operations": sorted(own), "instruction_sets": found})}
 
 
@@ -108,9 +112,9 @@ def instruction_words(sets: Sequence[str]) -> list[str]:
     >>> instruction_words(["avx512bw", "avx512dq", "avx512f", "avx512vl", "avx512_vnni"])
     ['AVX-512', 'VNNI']
     """
-    if not _VECTORS.issubset(sets):
-        return ["portable"]
-    return ["AVX-512", *(word for name, word in _WORDS.items() if name in sets)]
+    if _VECTORS.issubset(sets):
+        return ["AVX-512", *(word for name, word in _WORDS.items() if name in sets)]
+    return ["AVX2"] if _SHORT_VECTORS.issubset(sets) else ["portable"]
 
 
 def saved_kernels(folder: Path) -> dict[str, str]:

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from . import program_objects
+from .instruction_limit import Limit
 from .kept_objects import compiled_object, shared_library
 from .kernel_calls import Argument, Ids, KernelCalls
 from .kernel_operations import SHAPES
@@ -56,9 +57,8 @@ class KernelDtypes:
 class NoLibrary:
     """A :class:`Library` without kernels: torch's own multiply everything."""
 
-    portable: ClassVar[bool] = False
     tiled: ClassVar[bool] = False
-    tiles: ClassVar[bool] = False
+    limit: ClassVar[Limit] = "portable"
 
     objects: ClassVar[tuple[Path, ...]] = ()
 
@@ -86,31 +86,24 @@ class Library(KernelCalls):
 
     dtype: torch.dtype
     _code: Any
-    portable: bool = False
-    """Whether code for specific CPUs is left out."""
-
     tiled: bool = False
     """Whether bfloat16 is multiplied in AMX tiles, where the CPU has them."""
 
-    tiles: bool = True
-    """Whether any product may use them."""
+    limit: Limit = "amx"
+    """Instructions beyond which they use none."""
 
     @classmethod
-    def compiled(
-        cls, dtype: torch.dtype, *, portable: bool = False, tiled: bool = False, tiles: bool = True
-    ) -> Self:
+    def compiled(cls, dtype: torch.dtype, *, tiled: bool = False, limit: Limit = "amx") -> Self:
         """
         Compile the kernels. Takes some seconds.
 
         Args:
             dtype: One of :data:`DTYPES`.
 
-            portable: Leave out code for specific CPUs.
-
             tiled: Multiply bfloat16 with AMX tiles if the CPU has them: slower for one row, and hardly
                 slower for sixteen. Quantised weights use tiles wherever they are faster.
 
-            tiles: Without them, no product uses AMX.
+            limit: Use no instructions beyond this; ``"portable"`` leaves out code for specific CPUs.
 
         Raises:
             RuntimeError: The compiler failed.
@@ -118,10 +111,10 @@ class Library(KernelCalls):
         # Imported on demand: takes a second or two, and only compiling needs it.
         from torch._inductor.cpp_builder import CppTorchOptions
 
-        options = compiler_options(dtype, portable=portable, tiled=tiled, tiles=tiles)
+        options = compiler_options(dtype, tiled=tiled, limit=limit)
         compiled = compiled_object(SOURCE, options)
         shared = shared_library(_NAME, [compiled], CppTorchOptions(vec_isa=vector_instructions()))
-        return cls(compiled, dtype, ctypes.CDLL(str(shared)), portable, tiled, tiles)
+        return cls(compiled, dtype, ctypes.CDLL(str(shared)), tiled, limit)
 
     @property
     def objects(self) -> tuple[Path, ...]:
@@ -164,23 +157,26 @@ def _c_value(argument: Argument) -> Any:
     return ctypes.c_double(argument) if isinstance(argument, float) else ctypes.c_int64(argument)
 
 
-def compiler_options(
-    dtype: torch.dtype, *, portable: bool = False, tiled: bool = False, tiles: bool = True
-) -> Any:
+def compiler_options(dtype: torch.dtype, *, tiled: bool = False, limit: Limit = "amx") -> Any:
     """Inductor's options for compiling :data:`SOURCE`; arguments as of :meth:`Library.compiled`."""
     from torch._inductor.cpp_builder import CppTorchOptions, is_gcc
+    from torch._inductor.cpu_vec_isa import VecAVX2, VecAVX512
 
-    definitions = [f"-DDECODEKIT_NUMBER={_CPP_TYPES[dtype]}"]
-    if portable:
-        definitions.append("-DDECODEKIT_PORTABLE")
-    if not tiles:
-        definitions.append("-DDECODEKIT_NO_TILES")
+    flags = [f"-DDECODEKIT_NUMBER={_CPP_TYPES[dtype]}"]
+    vectors = vector_instructions()
+    if limit == "portable":
+        flags.append("-DDECODEKIT_PORTABLE")
+    if limit == "avx2" and isinstance(vectors, VecAVX512):
+        vectors = VecAVX2()
+        flags.append("-mno-avx512f")
+    if limit != "amx":
+        flags.append("-DDECODEKIT_NO_TILES")
     if tiled:
-        definitions.append("-DDECODEKIT_TILED")
+        flags.append("-DDECODEKIT_TILED")
     if is_gcc():
         # Inductor's flags leave it out, since its own loops are vectorised explicitly.
-        definitions.append("-ftree-loop-vectorize")
-    return CppTorchOptions(vec_isa=vector_instructions(), compile_only=True, extra_flags=definitions)
+        flags.append("-ftree-loop-vectorize")
+    return CppTorchOptions(vec_isa=vectors, compile_only=True, extra_flags=flags)
 
 
 def _declaration(operation: Any) -> str:

@@ -55,7 +55,7 @@ def library(dtype: torch.dtype, tiled: bool = False) -> Library:
 
 @cache
 def _limited(dtype: torch.dtype, tiled: bool, limit: Limit) -> Library:
-    return Library.compiled(dtype, portable=limit == "portable", tiled=tiled, tiles=limit == "amx")
+    return Library.compiled(dtype, tiled=tiled, limit=limit)
 
 
 def tiled_dtypes() -> frozenset[torch.dtype]:

@@ -121,7 +121,7 @@ def command_line(kind: Kind, dtype: torch.dtype, source: Path, target: Path) -> 
     """The command that compiles and links *source*, without sanitizers."""
     from torch._inductor.cpp_builder import CppBuilder
 
-    options = compiler_options(dtype, portable=kind.portable, tiled=kind.tiled)
+    options = compiler_options(dtype, tiled=kind.tiled, limit="portable" if kind.portable else "amx")
     command = CppBuilder(target.stem, [str(source)], options, str(target.parent)).get_command_line()
     compile_only = shlex.split(command)
     compile_only.remove("-c")

@@ -54,9 +54,8 @@ class LoweredProgram:
         own = kernel_metadata(
             self.nodes,
             self.dtype,
-            portable=kernels.portable,
             tiled=kernels.tiled,
-            tiles=kernels.tiles,
+            limit=kernels.limit,
         )
         layout = Layout(self.inputs, self._outputs(), self.own, self.slots, memory)
         metadata = {**self.metadata, **own, LAYOUT: json.dumps(attrs.asdict(layout))}

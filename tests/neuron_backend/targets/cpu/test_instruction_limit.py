@@ -16,7 +16,7 @@ from decodekit.neuron_backend.targets.cpu.instruction_limit import instruction_l
         ({"ONEDNN_MAX_CPU_ISA": "avx512_core_amx_fp16"}, "amx"),
         ({"ONEDNN_MAX_CPU_ISA": "AVX512_CORE"}, "avx512"),
         ({"ONEDNN_MAX_CPU_ISA": "AVX512_CORE_VNNI"}, "avx512"),
-        ({"ONEDNN_MAX_CPU_ISA": "AVX2_VNNI"}, "portable"),
+        ({"ONEDNN_MAX_CPU_ISA": "AVX2_VNNI"}, "avx2"),
         ({"ONEDNN_MAX_CPU_ISA": "AVX"}, "portable"),
         ({"ONEDNN_MAX_CPU_ISA": "SSE41"}, "portable"),
         ({"DECODEKIT_MAX_CPU_ISA": "AVX512"}, "avx512"),
@@ -31,17 +31,14 @@ def test_limit(environment, limit):
 def test_another_value_is_refused():
     """Of our own variable; oneDNN's is oneDNN's."""
     with pytest.raises(
-        ValueError, match="'DECODEKIT_MAX_CPU_ISA' must be one of amx, avx512, portable: got 'sse'"
+        ValueError, match="'DECODEKIT_MAX_CPU_ISA' must be one of amx, avx512, avx2, portable: got 'sse'"
     ):
         instruction_limit({"DECODEKIT_MAX_CPU_ISA": "sse"})
     assert instruction_limit({"ONEDNN_MAX_CPU_ISA": "what"}) == "amx"
 
 
-@pytest.mark.parametrize(
-    ("limit", "portable", "tiles"),
-    [("amx", False, True), ("avx512", False, False), ("portable", True, False)],
-)
-def test_kernels_are_compiled_within_the_limit(monkeypatch, limit, portable, tiles):
+@pytest.mark.parametrize("limit", ["amx", "avx512", "avx2", "portable"])
+def test_kernels_are_compiled_within_the_limit(monkeypatch, limit):
     """And tiles are no choice without them."""
     asked = {}
     monkeypatch.setattr(
@@ -55,16 +52,33 @@ def test_kernels_are_compiled_within_the_limit(monkeypatch, limit, portable, til
         assert kernel_selection.library(torch.bfloat16) == "kernels"
     finally:
         kernel_selection._limited.cache_clear()
-    assert asked == {"portable": portable, "tiled": False, "tiles": tiles}
-    assert kernel_selection.tiled_dtypes() == ({torch.bfloat16} if tiles else set())
+    assert asked == {"tiled": False, "limit": limit}
+    assert kernel_selection.tiled_dtypes() == ({torch.bfloat16} if limit == "amx" else set())
 
 
-@pytest.mark.parametrize("tiles", [True, False])
-def test_tiles_are_left_out_by_a_definition(tiles):
-    """So that kept kernels of another limit are others."""
+def command_line(limit):
+    """That compiles the kernels within a limit."""
     from torch._inductor.cpp_builder import CppBuilder
 
-    options = kernel_library.compiler_options(torch.bfloat16, tiles=tiles)
-    command = CppBuilder("name", ["source.cpp"], options, "folder").get_command_line()
+    options = kernel_library.compiler_options(torch.bfloat16, limit=limit)
+    return CppBuilder("name", ["source.cpp"], options, "folder").get_command_line()
 
-    assert ("-DDECODEKIT_NO_TILES" in command) is not tiles
+
+@pytest.mark.parametrize("limit", ["amx", "avx512", "avx2", "portable"])
+def test_tiles_are_left_out_by_a_definition(limit):
+    """So that kept kernels of another limit are others."""
+    assert ("-DDECODEKIT_NO_TILES" in command_line(limit)) is (limit != "amx")
+
+
+def test_longer_vectors_are_left_out_by_a_flag(monkeypatch):
+    """Where the processor has them."""
+    from torch._inductor import cpu_vec_isa
+
+    found = {}
+    for vectors in (cpu_vec_isa.VecAVX512(), cpu_vec_isa.VecAVX2()):
+        monkeypatch.setattr(kernel_library, "vector_instructions", lambda vectors=vectors: vectors)
+        found[str(vectors)] = command_line("avx2")
+
+    assert "-mno-avx512f" in found["avx512"]
+    assert all("CPU_CAPABILITY_AVX2" in command for command in found.values())
+    assert "-mno-avx512f" not in found["avx2"]

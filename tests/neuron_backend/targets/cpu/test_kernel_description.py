@@ -5,6 +5,7 @@ import json
 import shutil
 import zipfile
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -28,7 +29,8 @@ from decodekit.neuron_backend.targets.cpu.program_loading import load_program
 
 assert kernel_operations is not None
 
-ALL = ["amx_tile", "avx2", "avx512_bf16", "avx512_vnni", "avx512bw", "avx512dq", "avx512f", "avx512vl"]
+AVX512 = ["avx512_bf16", "avx512_vnni", "avx512bw", "avx512dq", "avx512f", "avx512vl"]
+ALL = ["amx_tile", "avx2", *AVX512, "fma"]
 
 
 def graph_of(*operations: object) -> GraphModule:
@@ -47,14 +49,16 @@ def graph_of(*operations: object) -> GraphModule:
         (["int8_gemm"], torch.bfloat16, {}, "own kernels (AVX-512, VNNI, AMX)"),
         (["int4_gemm", "float_gemm"], torch.bfloat16, {}, "own kernels (AVX-512, VNNI, BF16, AMX)"),
         (["float_gemm"], torch.bfloat16, {"tiled": True}, "own kernels (AVX-512, BF16, AMX)"),
-        (["float_gemm"], torch.bfloat16, {"portable": True}, "own kernels (portable)"),
+        (["int8_gemm"], torch.bfloat16, {"limit": "avx512"}, "own kernels (AVX-512, VNNI)"),
+        (["int8_gemm"], torch.bfloat16, {"limit": "avx2"}, "own kernels (AVX2)"),
+        (["float_gemm"], torch.bfloat16, {"limit": "portable"}, "own kernels (portable)"),
         ([], torch.bfloat16, {}, "torch's kernels"),
     ],
 )
 def test_names_what_the_graph_uses(
     operations: list[str],
     dtype: torch.dtype,
-    options: dict[str, bool],
+    options: dict[str, Any],
     expected: str,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -69,7 +73,8 @@ def test_names_what_the_graph_uses(
 @pytest.mark.parametrize("missing", ["avx512f", "avx512vl"])
 def test_vectors_need_all_of_their_sets(missing: str) -> None:
     """As the #if in csrc."""
-    assert ["portable"] == instruction_words([name for name in ALL if name != missing])
+    assert ["AVX2"] == instruction_words([name for name in ALL if name != missing])
+    assert ["portable"] == instruction_words([name for name in AVX512 if name != missing])
 
 
 def test_programs_of_older_releases_run_unnamed() -> None:

@@ -2,6 +2,7 @@
 
 import os
 from functools import cache
+from typing import Any
 
 import pytest
 import torch
@@ -25,13 +26,19 @@ ROWS = (1, 2, 3, 5, 6, 7, 8, 9, 10, 11, 12, 13, 16, 17, 52, 130)
 ROUNDING = {torch.float32: 1e-5, torch.bfloat16: 1e-2, torch.float16: 2e-3}
 
 
-KINDS = ("for this processor", "portable", "tiled")
+OPTIONS: dict[str, Any] = {
+    "for this processor": {},
+    "AVX2": {"limit": "avx2"},
+    "portable": {"limit": "portable"},
+    "tiled": {"tiled": True},
+}
+KINDS = tuple(OPTIONS)
 
 
 @cache
 def library(dtype, kind):
     """Compiled once."""
-    return Library.compiled(dtype, portable=kind == "portable", tiled=kind == "tiled")
+    return Library.compiled(dtype, **OPTIONS[kind])
 
 
 def numbers(rows, columns, dtype, seed):

@@ -46,7 +46,7 @@ def kernels(request, dtype, tmp_path_factory):
 @cache
 def loops(dtype):
     """Those of this processor, without tiles."""
-    return Library.compiled(dtype, tiles=False)
+    return Library.compiled(dtype, limit="avx512")
 
 
 cases = {
