@@ -34,7 +34,7 @@ _NAMESPACE = "decodekit"
 
 _INTEGER_PRODUCTS = {"int8_gemm", "int4_gemm"}
 
-# As in csrc/gemm.h: the vectors that kernels are made for, or shorter ones, and what some of them use besides.
+# As in csrc/gemm.h: the vectors that kernels are made for, or shorter ones, and what some use besides.
 _VECTORS = {"avx512f", "avx512bw", "avx512dq", "avx512vl"}
 _SHORT_VECTORS = {"avx2", "fma"}
 _INTEGER_DOT, _BFLOAT16_DOT, _TILES = "avx512_vnni", "avx512_bf16", "amx_tile"
