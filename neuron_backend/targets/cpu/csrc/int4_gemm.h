@@ -17,9 +17,6 @@ constexpr float MIDDLE = 8;
 // Rows whose totals are kept at a time.
 constexpr int INT4_ROWS = 8;
 
-// Rows up to which unpacking weights to 16 bits takes longer than it saves.
-constexpr int FEW_ROWS = 3;
-
 // The value of a group's product, times BASE, from those of its terms: part(d) is that of term d, the most
 // significant first. The first two are added without rounding, since a group's sums have few digits.
 template <int COUNT, class F>
@@ -137,45 +134,44 @@ void multiply_tiles(
 constexpr int UNPACKED_ROWS = 64;
 
 // Joins the two terms of each input, and adds up each group of inputs to [rows][groups].
-inline void join_terms(int64_t rows, const int8_t* terms, int64_t in, int16_t* joined, float* sums) {
-  const __m512i base = _mm512_set1_epi16(static_cast<int16_t>(BASE)), one = _mm512_set1_epi16(1);
+inline void join_groups(int64_t rows, const int8_t* terms, int64_t in, int16_t* joined, float* sums) {
 #pragma omp parallel for schedule(static) if (rows * in >= WORTH_SPLITTING)
   for (int64_t row = 0; row < rows; ++row) {
+    const int8_t* const first = terms + 2 * row * in;
     for (int64_t k = 0; k < in; k += GROUP) {
-      const auto term = [=](int d) {
-        return _mm512_cvtepi8_epi16(_mm256_loadu_si256((const __m256i*)(terms + (2 * row + d) * in + k)));
-      };
-      const __m512i both = _mm512_add_epi16(_mm512_mullo_epi16(term(0), base), term(1));
-      _mm512_storeu_si512(joined + row * in + k, both);
-      sums[(row * in + k) / GROUP] = static_cast<float>(_mm512_reduce_add_epi32(_mm512_madd_epi16(both, one)));
+      const int32_t sum = join_terms(first + k, first + in + k, GROUP, joined + row * in + k);
+      sums[(row * in + k) / GROUP] = static_cast<float>(sum);
     }
   }
 }
 
-// Adds one group of rows of 16-bit inputs, `in` apart, to their totals, of four vectors each: I counts the vectors.
-// `inputs` are the sums of the rows' inputs, `apart` from each other. Neither inlined nor a loop, and with every index
-// a constant: otherwise GCC 12 moves all sums from register to register in every step.
+// Vectors of outputs whose sums are kept in registers at a time.
+constexpr int SPAN = 4;
+
+// Adds one group of rows of 16-bit inputs, `in` apart, to their totals for SPAN vectors of outputs from vector `first`
+// on: I counts the sums. `inputs` are the sums of the rows' inputs, `apart` from each other. Neither inlined nor a
+// loop, and with every index a constant: otherwise GCC 12 moves all sums from register to register in every step.
 template <std::size_t... I>
 __attribute__((noinline)) void add_pairs(
-    const int16_t* x, int64_t in, const Pairs& weights, const GroupLevels& levels, const float* inputs, int64_t apart,
-    float (*total)[BLOCK], std::index_sequence<I...>) {
-  __m512i sum[sizeof...(I)];
-  ((sum[I] = _mm512_setzero_si512()), ...);
+    const int16_t* x, int64_t in, const Pairs& weights, int first, const GroupLevels& levels, const float* inputs,
+    int64_t apart, float (*total)[BLOCK], std::index_sequence<I...>) {
+  Integers sum[sizeof...(I)];
+  ((sum[I] = Integers{}), ...);
 #pragma GCC unroll 16
   for (int k = 0; k < GROUP; k += 2) {
     const auto pair = [=](int row) {
       int32_t two;
-      __builtin_memcpy(&two, x + row * in + k, sizeof two);
-      return _mm512_set1_epi32(two);
+      std::memcpy(&two, x + row * in + k, sizeof two);
+      return two;
     };
-    ((sum[I] = _mm512_dpwssd_epi32(sum[I], _mm512_load_si512(weights.of[k / 2][I % 4]), pair(I / 4))), ...);
+    ((sum[I] = add_products(sum[I], weights.of[k / 2][first + I % SPAN], pair(I / SPAN))), ...);
   }
-  const auto add = [=, &levels](__m512i found, int row, int part) {
-    float* const to = total[row] + part * 16;
-    const Floats zeros = Floats(inputs[row * apart]) * levels.zero[part];
-    (Floats::loadu(to) + (Floats(_mm512_cvtepi32_ps(found)) * levels.scale[part] + zeros)).store(to);
+  const auto add = [=, &levels](Integers found, int row, int vector) {
+    float* const to = total[row] + vector * Floats::size();
+    const Floats zeros = Floats(inputs[row * apart]) * levels.zero[vector];
+    (Floats::loadu(to) + (Floats(as_numbers(found)) * levels.scale[vector] + zeros)).store(to);
   };
-  (add(sum[I], I / 4, I % 4), ...);
+  (add(sum[I], I / SPAN, first + I % SPAN), ...);
 }
 
 // Multiplies many rows of 16-bit inputs, joined from two terms, to the same bits as the terms.
@@ -192,11 +188,12 @@ void multiply_pairs(
       for (int64_t group = 0; group < groups; ++group) {
         const Pairs weights(packed + (block * in + group * GROUP) * HALF);
         const GroupLevels of(levels + (group * outputs + block * BLOCK) * 2);
-        each_part_of_rows<4>(count, [&](int64_t begin, auto some) {
+        each_part_of_rows<PAIR_ROWS>(count, [&](int64_t begin, auto some) {
           const int64_t row = first + begin;
-          add_pairs(
-              x + row * in + group * GROUP, in, weights, of, inputs + row * groups + group, groups, total + begin,
-              std::make_index_sequence<some() * 4>());
+          for (int vector = 0; vector < BLOCK / Floats::size(); vector += SPAN)
+            add_pairs(
+                x + row * in + group * GROUP, in, weights, vector, of, inputs + row * groups + group, groups,
+                total + begin, std::make_index_sequence<some() * SPAN>());
         });
       }
       for (int64_t row = first; row < first + count; ++row)
@@ -233,7 +230,7 @@ void int4_gemm(int64_t rows, const T* x, const uint8_t* packed, const T* levels,
     if (rows > FEW_ROWS && !in_tiles) {
       static thread_local std::vector<int16_t> joined;
       grow(joined, rows * in);
-      join_terms(rows, terms, in, joined.data(), inputs);
+      join_groups(rows, terms, in, joined.data(), inputs);
       multiply_pairs(rows, joined.data(), largest, inputs, packed, levels, y, blocks, in, in_threads);
       return;
     }
@@ -249,10 +246,11 @@ void int4_gemm(int64_t rows, const T* x, const uint8_t* packed, const T* levels,
       constexpr int SUMS = count() * TERMS;
       alignas(64) float total[count()][BLOCK] = {};
       for (int64_t group = 0; group < groups; ++group) {
-        const Nibbles<SUMS> weights{packed + (block * in + group * GROUP) * HALF};
         alignas(64) int32_t found[SUMS][BLOCK];
         each_of<SUMS, NIBBLE_SUMS>([&](int term, auto some) {
-          nibble_sums<some()>(terms + (first * TERMS + term) * in + group * GROUP, in, weights, found + term);
+          nibble_sums<some()>(
+              terms + (first * TERMS + term) * in + group * GROUP, in, packed + (block * in + group * GROUP) * HALF,
+              found + term);
         });
         const GroupLevels of(levels + (group * outputs + block * BLOCK) * 2);
         add_group<TERMS, count()>(found, of, inputs + first * groups + group, groups, total);

@@ -18,8 +18,11 @@ constexpr int GROUP = 32;
 constexpr int BLOCK = 64;
 constexpr int HALF = BLOCK / 2;
 
-// Nibbles: the weights of one group of inputs, for TERMS rows of int8 terms. nibble_sums: their sums, [COUNT][BLOCK], for
-// COUNT of these rows, `in` apart.
+// nibble_sums: sums of one group of inputs, [COUNT][BLOCK], for COUNT rows of int8 terms, `in` apart.
+//
+// Pairs: the weights of one group as 16-bit integers, unpacked once for many rows: for each pair of inputs those of as
+// many outputs as a vector has lanes, the two adjacent, in each vector. add_products: adds the products of a vector of
+// them by pairs of inputs.
 
 #if defined(DECODEKIT_AVX512) && defined(__AVX512VNNI__) && defined(__AVX512VBMI__)
 #define DECODEKIT_NIBBLES
@@ -48,21 +51,16 @@ inline void each_part(const uint8_t* packed, F f) {
   }
 }
 
-template <int TERMS>
-struct Nibbles {
-  const uint8_t* packed;
-};
-
-template <int COUNT, int TERMS>
-inline void nibble_sums(const int8_t* x, int64_t in, const Nibbles<TERMS>& weights, int32_t (*found)[BLOCK]) {
+template <int COUNT>
+inline void nibble_sums(const int8_t* x, int64_t in, const uint8_t* packed, int32_t (*found)[BLOCK]) {
   __m512i sum[COUNT][4];
   for (auto& row : sum) std::fill(std::begin(row), std::end(row), _mm512_setzero_si512());
   for (int k = 0; k < GROUP; k += 4) {
-    each_part(weights.packed + k * HALF, [&](int part, __m512i four_weights) {
+    each_part(packed + k * HALF, [&](int part, __m512i weights) {
       for (int row = 0; row < COUNT; ++row) {
         int32_t four;
         __builtin_memcpy(&four, x + row * in + k, sizeof four);
-        sum[row][part] = _mm512_dpbusd_epi32(sum[row][part], four_weights, _mm512_set1_epi32(four));
+        sum[row][part] = _mm512_dpbusd_epi32(sum[row][part], weights, _mm512_set1_epi32(four));
       }
     });
   }
@@ -72,8 +70,12 @@ inline void nibble_sums(const int8_t* x, int64_t in, const Nibbles<TERMS>& weigh
 
 #define DECODEKIT_NIBBLE_PAIRS
 
-// The weights of one group as 16-bit integers, unpacked once for many rows: for each pair of inputs those of 16
-// outputs in each of four vectors, the two adjacent.
+using Integers = __m512i;
+
+// Rows up to which unpacking takes longer than it saves, and rows whose sums are kept in registers.
+constexpr int FEW_ROWS = 3;
+constexpr int PAIR_ROWS = 4;
+
 struct Pairs {
   alignas(64) int32_t of[GROUP / 2][4][16];
 
@@ -91,13 +93,21 @@ struct Pairs {
   }
 };
 
+inline __m512i add_products(__m512i sum, const int32_t* weights, int32_t inputs) {
+  return _mm512_dpwssd_epi32(sum, _mm512_load_si512(weights), _mm512_set1_epi32(inputs));
+}
+
+inline __m512 as_numbers(__m512i of) { return _mm512_cvtepi32_ps(of); }
+
 #elif defined(DECODEKIT_AVX2)
 
 // Four vectors each: 8 registers of 16.
 constexpr int NIBBLE_SUMS = 2;
 
-// Calls f(i, weights) for the weights of two inputs, the two adjacent per output: each of four vectors has 8 outputs
-// twice, 0 to 7 and 16 to 23, 8 to 15 and 24 to 31, and as many from HALF on.
+// The first of 8 outputs in each half of each of four vectors.
+constexpr int ORDER[4][2] = {{0, 16}, {8, 24}, {HALF, HALF + 16}, {HALF + 8, HALF + 24}};
+
+// Calls f(i, weights) for the weights of two inputs, the two adjacent per output, in ORDER.
 template <class F>
 inline __attribute__((always_inline)) void each_pair(const uint8_t* packed, F f) {
   const __m256i low = _mm256_set1_epi8(15);
@@ -111,63 +121,35 @@ inline __attribute__((always_inline)) void each_pair(const uint8_t* packed, F f)
   f(3, _mm256_and_si256(_mm256_srli_epi16(right, 4), low));
 }
 
-// The weights of a group for TERMS rows, which are unpacked once if these are more than NIBBLE_SUMS.
-template <int TERMS, bool KEPT = (TERMS > NIBBLE_SUMS)>
-struct Nibbles {
-  const uint8_t* packed;
-
-  template <class F>
-  void each(int k, F f) const {
-    each_pair(packed + k * HALF, f);
-  }
-};
-
-template <int TERMS>
-struct Nibbles<TERMS, true> {
-  __m256i kept[GROUP / 2][4];
-
-  explicit Nibbles(const uint8_t* packed) {
-    for (int k = 0; k < GROUP; k += 2)
-      each_pair(packed + k * HALF, [&](int i, __m256i weights) { _mm256_store_si256(&kept[k / 2][i], weights); });
-  }
-
-  template <class F>
-  __attribute__((always_inline)) void each(int k, F f) const {
-    for (int i = 0; i < 4; ++i) f(i, _mm256_load_si256(&kept[k / 2][i]));
-  }
-};
-
 // Inputs whose products by nibbles fit in 16 bits: 15 * 127 * 16 is 30,480.
 constexpr int SHORT = 16;
 
-// Sums of SHORT products from input `first` on, in the order of each_pair.
-template <class Weights, std::size_t... I>
+// Sums of SHORT products, in ORDER.
+template <std::size_t... I>
 inline __attribute__((always_inline)) void short_sums(
-    const int8_t* x, int64_t in, const Weights& weights, int first, __m256i (&sum)[sizeof...(I)][4],
-    std::index_sequence<I...>) {
+    const int8_t* x, int64_t in, const uint8_t* packed, __m256i (&sum)[sizeof...(I)][4], std::index_sequence<I...>) {
   for (auto& term : sum) std::fill(std::begin(term), std::end(term), _mm256_setzero_si256());
   // Unrolled, GCC 12 keeps sums in memory.
 #pragma GCC unroll 1
-  for (int k = first; k < first + SHORT; k += 2) {
+  for (int k = 0; k < SHORT; k += 2) {
     const auto pair = [=](std::size_t term) __attribute__((always_inline)) {
       int16_t two;
       std::memcpy(&two, x + term * in + k, sizeof two);
       return _mm256_set1_epi16(two);
     };
     const __m256i inputs[] = {pair(I)...};
-    weights.each(k, [&](int i, __m256i of) __attribute__((always_inline)) {
-      ((sum[I][i] = _mm256_add_epi16(sum[I][i], _mm256_maddubs_epi16(of, inputs[I]))), ...);
+    each_pair(packed + k * HALF, [&](int i, __m256i weights) __attribute__((always_inline)) {
+      ((sum[I][i] = _mm256_add_epi16(sum[I][i], _mm256_maddubs_epi16(weights, inputs[I]))), ...);
     });
   }
 }
 
-template <int COUNT, int TERMS>
-inline void nibble_sums(const int8_t* x, int64_t in, const Nibbles<TERMS>& weights, int32_t (*found)[BLOCK]) {
-  constexpr int ORDER[4][2] = {{0, 16}, {8, 24}, {HALF, HALF + 16}, {HALF + 8, HALF + 24}};
+template <int COUNT>
+inline void nibble_sums(const int8_t* x, int64_t in, const uint8_t* packed, int32_t (*found)[BLOCK]) {
   constexpr auto terms = std::make_index_sequence<COUNT>();
   __m256i first[COUNT][4], second[COUNT][4];
-  short_sums(x, in, weights, 0, first, terms);
-  short_sums(x, in, weights, SHORT, second, terms);
+  short_sums(x, in, packed, first, terms);
+  short_sums(x + SHORT, in, packed + SHORT * HALF, second, terms);
   for (int term = 0; term < COUNT; ++term)
     for (int i = 0; i < 4; ++i)
       for (int half = 0; half < 2; ++half) {
@@ -179,25 +161,52 @@ inline void nibble_sums(const int8_t* x, int64_t in, const Nibbles<TERMS>& weigh
       }
 }
 
+#define DECODEKIT_NIBBLE_PAIRS
+
+using Integers = __m256i;
+
+constexpr int FEW_ROWS = 1;
+constexpr int PAIR_ROWS = 3;
+
+struct Pairs {
+  alignas(32) int32_t of[GROUP / 2][8][8];
+
+  explicit Pairs(const uint8_t* packed) {
+    for (int k = 0; k < GROUP; k += 2)
+      each_pair(packed + k * HALF, [&](int i, __m256i weights) {
+        const auto store = [&](int half, __m128i bytes) {
+          _mm256_store_si256((__m256i*)of[k / 2][ORDER[i][half] / 8], _mm256_cvtepu8_epi16(bytes));
+        };
+        store(0, _mm256_castsi256_si128(weights));
+        store(1, _mm256_extracti128_si256(weights, 1));
+      });
+  }
+};
+
+inline __m256i add_products(__m256i sum, const int32_t* weights, int32_t inputs) {
+  const __m256i of = _mm256_load_si256((const __m256i*)weights);
+  sum = _mm256_add_epi32(sum, _mm256_madd_epi16(of, _mm256_set1_epi32(inputs)));
+  // Otherwise GCC 12 computes the products of all inputs first, and keeps them in memory.
+  asm("" : "+x"(sum));
+  return sum;
+}
+
+inline __m256 as_numbers(__m256i of) { return _mm256_cvtepi32_ps(of); }
+
 #else
 
 constexpr int NIBBLE_SUMS = 4;
 
-template <int TERMS>
-struct Nibbles {
-  const uint8_t* packed;
-};
-
-template <int COUNT, int TERMS>
-inline void nibble_sums(const int8_t* x, int64_t in, const Nibbles<TERMS>& weights, int32_t (*found)[BLOCK]) {
+template <int COUNT>
+inline void nibble_sums(const int8_t* x, int64_t in, const uint8_t* packed, int32_t (*found)[BLOCK]) {
   for (int row = 0; row < COUNT; ++row) {
     std::fill_n(found[row], BLOCK, 0);
     for (int k = 0; k < GROUP; ++k) {
       const int32_t input = x[row * in + k];
 #pragma omp simd
       for (int n = 0; n < HALF; ++n) {
-        found[row][n] += input * (weights.packed[k * HALF + n] & 15);
-        found[row][n + HALF] += input * (weights.packed[k * HALF + n] >> 4);
+        found[row][n] += input * (packed[k * HALF + n] & 15);
+        found[row][n + HALF] += input * (packed[k * HALF + n] >> 4);
       }
     }
   }

@@ -6,8 +6,8 @@
 
 namespace decodekit {
 
-// As quantization/int8_blocks.py: blocks of LANES outputs; for each QUAD of inputs the weights of every output, which so
-// lie in lanes of 32 bits. They are unsigned, OFFSET more than what they stand for.
+// As quantization/int8_blocks.py: blocks of LANES outputs; for each QUAD of inputs the weights of every output, which
+// so lie in lanes of 32 bits. They are unsigned, OFFSET more than what they stand for.
 
 constexpr int LANES = 16;
 constexpr int QUAD = 4;

@@ -55,19 +55,6 @@ inline void lay_digits(const int8_t* terms, const int32_t* term_sums, int64_t in
 
 #else
 
-// Joins `count` inputs' terms at `first` and, unless it is null, `second` to a digit, and returns the digits' sum.
-inline int32_t join_terms(const int8_t* first, const int8_t* second, int64_t count, Digit* __restrict to) {
-  int32_t sum = 0;
-  if (second) {
-#pragma omp simd reduction(+ : sum)
-    for (int64_t k = 0; k < count; ++k) sum += to[k] = static_cast<Digit>(first[k] * int(BASE) + second[k]);
-  } else {
-#pragma omp simd reduction(+ : sum)
-    for (int64_t k = 0; k < count; ++k) sum += to[k] = first[k];
-  }
-  return sum;
-}
-
 // Lays the terms [ROWS][TERMS][in] to `to`, and what sums of them begin with to `starts`, [chunks][ROWS * DIGITS]. The
 // second and third input of a quad change places: weights are multiplied as those of even and of odd inputs.
 template <int ROWS, int TERMS>
@@ -79,7 +66,9 @@ inline void lay_digits(const int8_t* terms, const int32_t*, int64_t in, Digit* t
     for (int digit = 0; digit < COUNT; ++digit) {
       const int row = digit / DIGITS<TERMS>, term = digit % DIGITS<TERMS> * 2;
       const int8_t* const first = terms + (row * TERMS + term) * in + begin;
-      starts[digit] = -share_of(join_terms(first, term + 1 < TERMS ? first + in : nullptr, count, joined));
+      const int32_t sum =
+          term + 1 < TERMS ? join_terms(first, first + in, count, joined) : widen_terms(first, count, joined);
+      starts[digit] = -share_of(sum);
       Digit* const of = to + begin * COUNT + digit * QUAD;
       for (int64_t k = 0; k < count; k += QUAD) {
         const Digit quad[QUAD] = {joined[k], joined[k + 2], joined[k + 1], joined[k + 3]};

@@ -126,4 +126,20 @@ constexpr double power_of_base(int exponent) { return exponent == 0 ? 1 : BASE *
 template <int TERMS>
 constexpr float UNIT = static_cast<float>(1 / (LARGEST * power_of_base(TERMS - 1)));
 
+// Joins two terms of `count` inputs to integers of 16 bits, and returns their sum.
+inline int32_t join_terms(const int8_t* first, const int8_t* second, int64_t count, int16_t* __restrict to) {
+  int32_t sum = 0;
+#pragma omp simd reduction(+ : sum)
+  for (int64_t k = 0; k < count; ++k) sum += to[k] = static_cast<int16_t>(first[k] * int(BASE) + second[k]);
+  return sum;
+}
+
+// The same of one term.
+inline int32_t widen_terms(const int8_t* terms, int64_t count, int16_t* __restrict to) {
+  int32_t sum = 0;
+#pragma omp simd reduction(+ : sum)
+  for (int64_t k = 0; k < count; ++k) sum += to[k] = terms[k];
+  return sum;
+}
+
 }  // namespace decodekit
