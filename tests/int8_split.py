@@ -33,6 +33,5 @@ def split_product(rows: Tensor, quantized: Tensor, scale: Tensor) -> Tensor:
         # Integers, which float64 holds exactly; they are rounded once.
         total = total * BASE + term.double() @ quantized.double().T
         rest = (rest - term) * BASE
-    unit = largest * torch.tensor(1 / (127 * BASE ** (terms - 1)), dtype=torch.float32)
-    product = (total.float() * unit * scale.float()).to(rows.dtype)
+    product = ((total * (1 / (127 * BASE ** (terms - 1)))).float() * largest * scale.float()).to(rows.dtype)
     return product.where(rows.isfinite().all(dim=1, keepdim=True), torch.nan)

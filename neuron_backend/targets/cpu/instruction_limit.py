@@ -2,7 +2,8 @@
 Limit of the instruction sets that own kernels use, so that one machine can test what others run.
 
 ``$DECODEKIT_MAX_CPU_ISA`` is ``amx``, ``avx512``, ``avx2`` or ``portable``. Without it, oneDNN's variable
-``$ONEDNN_MAX_CPU_ISA`` counts: a set without AMX stands for ``avx512``, one below AVX2 for ``portable``.
+``$ONEDNN_MAX_CPU_ISA`` counts: AVX-512 without AMX stands for ``avx512``, AVX2 for ``avx2``, less for
+``portable``.
 """
 
 import os

@@ -34,7 +34,7 @@ _NAMESPACE = "decodekit"
 
 _INTEGER_PRODUCTS = {"int8_gemm", "int4_gemm"}
 
-# As in csrc/gemm.h: the vectors that kernels are made for, or shorter ones, and what some use besides.
+# As in csrc/gemm.h: AVX-512 or AVX2, and what some kernels use besides.
 _VECTORS = {"avx512f", "avx512bw", "avx512dq", "avx512vl"}
 _SHORT_VECTORS = {"avx2", "fma"}
 _INTEGER_DOT, _BFLOAT16_DOT, _TILES = "avx512_vnni", "avx512_bf16", "amx_tile"
@@ -56,9 +56,9 @@ def kernel_metadata(
 
         dtype: Dtype of the layers' inputs.
 
-        tiled: Whether the own kernels multiply bfloat16 with AMX tiles; integers are where the CPU has them.
+        tiled: Whether the own kernels multiply bfloat16 with AMX tiles; integers are wherever it has them.
 
-        limit: Instructions beyond which they use none.
+        limit: The most that they may use.
     """
     targets = {node.target for node in nodes if isinstance(node.target, OpOverload)}
     own = {target._opname for target in targets if target.namespace == _NAMESPACE}

@@ -90,7 +90,7 @@ class Library(KernelCalls):
     """Whether bfloat16 is multiplied in AMX tiles, where the CPU has them."""
 
     limit: Limit = "amx"
-    """Instructions beyond which they use none."""
+    """The most that they may use."""
 
     @classmethod
     def compiled(cls, dtype: torch.dtype, *, tiled: bool = False, limit: Limit = "amx") -> Self:
@@ -103,7 +103,7 @@ class Library(KernelCalls):
             tiled: Multiply bfloat16 with AMX tiles if the CPU has them: slower for one row, and hardly
                 slower for sixteen. Quantised weights use tiles wherever they are faster.
 
-            limit: Use no instructions beyond this; ``"portable"`` leaves out code for specific CPUs.
+            limit: The most instructions to use; ``"portable"`` leaves out code for specific CPUs.
 
         Raises:
             RuntimeError: The compiler failed.
@@ -168,6 +168,8 @@ def compiler_options(dtype: torch.dtype, *, tiled: bool = False, limit: Limit = 
         flags.append("-DDECODEKIT_PORTABLE")
     if limit == "avx2" and isinstance(vectors, VecAVX512):
         vectors = VecAVX2()
+    if isinstance(vectors, VecAVX2):
+        # The processor may have more, of which the compiler knows too.
         flags.append("-mno-avx512f")
     if limit != "amx":
         flags.append("-DDECODEKIT_NO_TILES")

@@ -10,6 +10,7 @@ import attrs
 import torch
 
 from decodekit.neuron_backend.artifacts.machine import instruction_sets
+from decodekit.neuron_backend.targets.cpu.instruction_limit import Limit
 from decodekit.neuron_backend.targets.cpu.kernel_library import SOURCE, compiler_options
 
 HERE = Path(__file__).parent
@@ -54,7 +55,7 @@ class Kind:
     needs: frozenset[str] = attrs.field(default=frozenset[str](), converter=frozenset[str])
     """Instruction sets without which it does not run."""
 
-    portable: bool = False
+    limit: Limit = "amx"
     tiled: bool = False
     sanitized: bool = True
 
@@ -72,18 +73,18 @@ KINDS = (
     # At the library's own level of optimisation: guard pages alone tell what is wrong.
     Kind("as compiled by the library", sanitized=False),
     Kind("for this processor"),
-    Kind("portable", portable=True),
+    Kind("portable", limit="portable"),
     Kind(
         "AVX-512 without VNNI",
         ("-mno-avx512vnni", "-mno-avx512bf16", "-mno-avx512vbmi", *WITHOUT_AMX),
         needs=AVX512,
     ),
-    Kind("AVX2", (*WITHOUT_AVX512, "-DCPU_CAPABILITY_AVX2"), needs={"avx2"}),
+    Kind("AVX2", limit="avx2", needs={"avx2", "fma"}),
     Kind(
         "without vectors",
         (*WITHOUT_AVX512, "-UCPU_CAPABILITY_AVX2", "-mno-avx", "-march=x86-64"),
         needs={"sse2"},
-        portable=True,
+        limit="portable",
     ),
     Kind("AMX", tiled=True, needs={"amx_int8", "amx_tile"}),
     Kind(
@@ -121,7 +122,7 @@ def command_line(kind: Kind, dtype: torch.dtype, source: Path, target: Path) -> 
     """The command that compiles and links *source*, without sanitizers."""
     from torch._inductor.cpp_builder import CppBuilder
 
-    options = compiler_options(dtype, tiled=kind.tiled, limit="portable" if kind.portable else "amx")
+    options = compiler_options(dtype, tiled=kind.tiled, limit=kind.limit)
     command = CppBuilder(target.stem, [str(source)], options, str(target.parent)).get_command_line()
     compile_only = shlex.split(command)
     compile_only.remove("-c")

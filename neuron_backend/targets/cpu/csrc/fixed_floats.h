@@ -21,7 +21,6 @@ struct Fixed;
 template <>
 struct Fixed<4> {
   using Floats = float __attribute__((vector_size(16)));
-  using Integers = int32_t __attribute__((vector_size(16)));
   using Bits = uint32_t __attribute__((vector_size(16)));
   using Halves = uint16_t __attribute__((vector_size(8)));
 };
@@ -29,7 +28,6 @@ struct Fixed<4> {
 template <>
 struct Fixed<16> {
   using Floats = float __attribute__((vector_size(64)));
-  using Integers = int32_t __attribute__((vector_size(64)));
   using Bits = uint32_t __attribute__((vector_size(64)));
   using Halves = uint16_t __attribute__((vector_size(32)));
 };
@@ -42,13 +40,6 @@ inline FixedFloats<COUNT> load_fixed(const float* p) {
   FixedFloats<COUNT> found;
   std::memcpy(&found, p, sizeof found);
   return found;
-}
-
-template <int COUNT>
-inline FixedFloats<COUNT> load_fixed(const int32_t* p) {
-  typename Fixed<COUNT>::Integers found;
-  std::memcpy(&found, p, sizeof found);
-  return __builtin_convertvector(found, FixedFloats<COUNT>);
 }
 
 template <int COUNT, class T>

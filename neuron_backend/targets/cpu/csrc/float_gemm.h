@@ -16,9 +16,9 @@
 
 namespace decodekit {
 
-// Sums of products of COUNT rows by OUTPUTS rows of weights, in single precision: `sums`. In AVX-512, weights are
-// fetched `ahead` bytes before they are needed: in the order of their addresses, but for several rows by long rows of
-// weights, which this would come too late for, in each of these.
+// Sums of products of COUNT rows by OUTPUTS rows of weights, in single precision: `sums`. Weights are fetched `ahead`
+// bytes before they are needed, in the order of their addresses; in AVX-512, for several rows by long rows of weights,
+// which this would come too late for, in each of these.
 
 // Bytes of weights that are read side by side, up to which they are fetched in order.
 constexpr int64_t MOST_IN_ORDER = 2 * AHEAD;

@@ -13,7 +13,7 @@ using Floats = at::vec::Vectorized<float>;
 
 inline Floats as_floats(const float* p) { return Floats::loadu(p); }
 
-// Of Floats::size() integers: integer vectors are wider on some CPUs. Those that are read in part are read from a copy.
+// Of Floats::size() integers: integer vectors are wider on some CPUs. A load with a count copies them first.
 inline Floats as_floats(const int32_t* p) {
   using Integers = at::vec::Vectorized<int32_t>;
   if constexpr (Integers::size() == Floats::size()) {

@@ -21,7 +21,7 @@
 #elif !defined(DECODEKIT_PORTABLE) && defined(__AVX2__) && defined(__FMA__) && defined(CPU_CAPABILITY_AVX2)
 #define DECODEKIT_AVX2
 #endif
-#if defined(DECODEKIT_AVX512) || defined(DECODEKIT_AVX2)
+#if !defined(DECODEKIT_PORTABLE) && defined(__AVX2__)
 #include <immintrin.h>
 #endif
 
@@ -34,8 +34,8 @@ using std::uint16_t;
 using std::uint32_t;
 using std::uint8_t;
 
-// Outputs and rows whose sums are kept in registers at a time: sums of all of these outputs by some of the rows, or of
-// half as many by all. SUMS_AT_ONCE registers of 32, or of 16, hold them.
+// Most outputs and rows whose sums are kept in registers together. Where outputs times rows exceed SUMS_AT_ONCE, of 32
+// registers or of 16, half as many outputs are multiplied at a time.
 constexpr int OUTPUTS_AT_ONCE = 4;
 constexpr int ROWS_AT_ONCE = 6;
 #ifdef DECODEKIT_AVX512

@@ -47,9 +47,8 @@ inline void sum_four(const Floats (&of)[4], float* found) {
 // would keep one whose address is taken in memory, and store every sum in every step.
 template <int COUNT, int FIRST = 0, class F>
 inline __attribute__((always_inline)) void sum_each(F of, float* found) {
-  constexpr int LAST = COUNT - 1;
   const auto at = [=](auto i) __attribute__((always_inline)) {
-    return of(std::integral_constant<int, std::min(FIRST + i(), LAST)>());
+    return of(std::integral_constant<int, (FIRST + i() < COUNT ? FIRST + i() : COUNT - 1)>());
   };
   using I = std::integral_constant<int, 0>;
   const decltype(at(I())) four[4] = {

@@ -2,6 +2,9 @@
 
 #pragma once
 
+#include <algorithm>
+#include <cstring>
+#include <utility>
 #include <vector>
 
 #include "float_vectors.h"
@@ -155,8 +158,8 @@ template <std::size_t... I>
 __attribute__((noinline)) void add_pairs(
     const int16_t* x, int64_t in, const Pairs& weights, int first, const GroupLevels& levels, const float* inputs,
     int64_t apart, float (*total)[BLOCK], std::index_sequence<I...>) {
-  Integers sum[sizeof...(I)];
-  ((sum[I] = Integers{}), ...);
+  IntegerVector sum[sizeof...(I)];
+  ((sum[I] = IntegerVector{}), ...);
 #pragma GCC unroll 16
   for (int k = 0; k < GROUP; k += 2) {
     const auto pair = [=](int row) {
@@ -166,7 +169,7 @@ __attribute__((noinline)) void add_pairs(
     };
     ((sum[I] = add_products(sum[I], weights.of[k / 2][first + I % SPAN], pair(I / SPAN))), ...);
   }
-  const auto add = [=, &levels](Integers found, int row, int vector) {
+  const auto add = [=, &levels](IntegerVector found, int row, int vector) {
     float* const to = total[row] + vector * Floats::size();
     const Floats zeros = Floats(inputs[row * apart]) * levels.zero[vector];
     (Floats::loadu(to) + (Floats(as_numbers(found)) * levels.scale[vector] + zeros)).store(to);

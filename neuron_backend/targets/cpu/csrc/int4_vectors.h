@@ -3,8 +3,8 @@
 #pragma once
 
 #include <algorithm>
-#include <array>
 #include <cstring>
+#include <iterator>
 #include <utility>
 
 #include "gemm.h"
@@ -20,9 +20,8 @@ constexpr int HALF = BLOCK / 2;
 
 // nibble_sums: sums of one group of inputs, [COUNT][BLOCK], for COUNT rows of int8 terms, `in` apart.
 //
-// Pairs: the weights of one group as 16-bit integers, unpacked once for many rows: for each pair of inputs those of as
-// many outputs as a vector has lanes, the two adjacent, in each vector. add_products: adds the products of a vector of
-// them by pairs of inputs.
+// Pairs: the weights of one group as 16-bit integers, unpacked once for many rows. of[k / 2][v] are those of inputs k and
+// k + 1, adjacent, for the outputs of vector v. add_products: adds their products by a pair of inputs to a vector.
 
 #if defined(DECODEKIT_AVX512) && defined(__AVX512VNNI__) && defined(__AVX512VBMI__)
 #define DECODEKIT_NIBBLES
@@ -70,7 +69,7 @@ inline void nibble_sums(const int8_t* x, int64_t in, const uint8_t* packed, int3
 
 #define DECODEKIT_NIBBLE_PAIRS
 
-using Integers = __m512i;
+using IntegerVector = __m512i;
 
 // Rows up to which unpacking takes longer than it saves, and rows whose sums are kept in registers.
 constexpr int FEW_ROWS = 3;
@@ -99,7 +98,7 @@ inline __m512i add_products(__m512i sum, const int32_t* weights, int32_t inputs)
 
 inline __m512 as_numbers(__m512i of) { return _mm512_cvtepi32_ps(of); }
 
-#elif defined(DECODEKIT_AVX2)
+#elif !defined(DECODEKIT_PORTABLE) && defined(__AVX2__)
 
 // Four vectors each: 8 registers of 16.
 constexpr int NIBBLE_SUMS = 2;
@@ -161,9 +160,10 @@ inline void nibble_sums(const int8_t* x, int64_t in, const uint8_t* packed, int3
       }
 }
 
+#ifdef DECODEKIT_AVX2
 #define DECODEKIT_NIBBLE_PAIRS
 
-using Integers = __m256i;
+using IntegerVector = __m256i;
 
 constexpr int FEW_ROWS = 1;
 constexpr int PAIR_ROWS = 3;
@@ -192,6 +192,8 @@ inline __m256i add_products(__m256i sum, const int32_t* weights, int32_t inputs)
 }
 
 inline __m256 as_numbers(__m256i of) { return _mm256_cvtepi32_ps(of); }
+
+#endif
 
 #else
 

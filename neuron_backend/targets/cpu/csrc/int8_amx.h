@@ -4,7 +4,7 @@
 
 #include "amx.h"
 #include "gemm.h"
-#include "int8_sums.h"
+#include "int8_blocks.h"
 
 #ifdef DECODEKIT_TILES
 

@@ -15,13 +15,13 @@ namespace decodekit {
 // The int8 terms of an input are joined to digits of one or two terms each, most significant first; a digit is worth
 // BASE of the next. Each is one more row of a product of integers.
 //
-// Chunks of CHUNK inputs are the longest whose sums of products by a digit fit in 32 bits. For ROWS rows, each has the
-// digits [quads][ROWS * DIGITS][QUAD], and what the sums of each begin with, so that OFFSET adds nothing.
+// The sums of products of a chunk of CHUNK inputs by a digit fit in 32 bits. For ROWS rows, a chunk has the digits
+// [quads][ROWS * DIGITS][QUAD], and what the sums of each begin with, so that OFFSET adds nothing.
 
 #if defined(DECODEKIT_AVX512) && defined(__AVX512VNNI__)
 #define DECODEKIT_DIGITS_OF_8_BITS
 
-// A chunk is a whole row: sums of 2^17 inputs fit.
+// A chunk is a whole row, of at most MOST_INPUTS in quantization/int8_linear.py.
 using Digit = int8_t;
 constexpr int64_t CHUNK = int64_t{1} << 40;
 
@@ -30,7 +30,7 @@ constexpr int DIGITS = TERMS;
 
 #else
 
-// Two terms: multiplied by weights of 16 bits, each takes as long as one term.
+// A digit is two terms: its product by weights of 16 bits takes as long as one term's.
 using Digit = int16_t;
 constexpr int64_t CHUNK = 512;
 
@@ -39,8 +39,8 @@ constexpr int DIGITS = (TERMS + 1) / 2;
 
 #endif
 
-// Chunks of a row of `in` inputs.
-inline int64_t chunks_of(int64_t in) { return (in + CHUNK - 1) / CHUNK; }
+// Chunks of a row of `in` inputs, at least one.
+inline int64_t chunks_of(int64_t in) { return std::max<int64_t>(1, (in + CHUNK - 1) / CHUNK); }
 
 #ifdef DECODEKIT_DIGITS_OF_8_BITS
 

@@ -44,13 +44,13 @@ struct BlockScales {
     }
   }
 
-  // Stores a row's outputs from their exact sums.
+  // Stores a row's outputs from their exact sums and its largest magnitude.
   template <class T>
-  void store(const double (&sums)[LANES], float unit, T* y) const {
+  void store(const double (&sums)[LANES], float largest, T* y) const {
     float rounded[LANES];
 #pragma omp simd
-    for (int n = 0; n < LANES; ++n) rounded[n] = static_cast<float>(sums[n]);
-    const FixedFloats<LANES> values = load_fixed<LANES>(rounded) * unit * of;
+    for (int n = 0; n < LANES; ++n) rounded[n] = static_cast<float>(sums[n] * UNIT<SPLIT_TERMS<T>>);
+    const FixedFloats<LANES> values = load_fixed<LANES>(rounded) * largest * of;
     if (count == LANES) {
       store_fixed<LANES>(y, values);
     } else {
@@ -96,7 +96,7 @@ void int8_gemm(int64_t rows, const T* x, const uint8_t* weights, const T* scale,
     const int64_t n = block * LANES;
     const BlockScales scales(scale + n, out - n);
     for (int64_t row = 0; row < count; ++row)
-      scales.store(sums[row], largest[first + row] * UNIT<TERMS>, y + (first + row) * out + n);
+      scales.store(sums[row], largest[first + row], y + (first + row) * out + n);
   };
 #ifdef DECODEKIT_TILES
   if (in_tiles) {

@@ -6,7 +6,6 @@
 #include <cfloat>
 #include <cmath>
 #include <new>
-#include <type_traits>
 #include <vector>
 
 #include <c10/util/Half.h>
@@ -122,9 +121,9 @@ struct Int8Split {
 // BASE to the power of `exponent`.
 constexpr double power_of_base(int exponent) { return exponent == 0 ? 1 : BASE * power_of_base(exponent - 1); }
 
-// The value of 1 in the last of a row's terms, next to the row's largest magnitude.
+// The value of 1 in the last of a row's terms, relative to the row's largest magnitude.
 template <int TERMS>
-constexpr float UNIT = static_cast<float>(1 / (LARGEST * power_of_base(TERMS - 1)));
+constexpr double UNIT = 1 / (LARGEST * power_of_base(TERMS - 1));
 
 // Joins two terms of `count` inputs to integers of 16 bits, and returns their sum.
 inline int32_t join_terms(const int8_t* first, const int8_t* second, int64_t count, int16_t* __restrict to) {

@@ -12,9 +12,9 @@
 
 namespace decodekit {
 
-// The cache that weights are fetched to, see fetch(); one row of inputs has two or three terms.
+// The cache that weights are fetched to, see fetch(), for COUNT digits: one row of inputs has as many as float32.
 template <int COUNT>
-constexpr int LEVEL = COUNT > 3 ? 2 : 1;
+constexpr int LEVEL = COUNT > DIGITS<SPLIT_TERMS<float>> ? 2 : 1;
 
 // block_sums: the sums of COUNT digits of a chunk for the outputs of a block, which begin with `starts`. x is
 // [quads][COUNT][QUAD]. `ahead` bytes behind the weights are fetched.
@@ -53,7 +53,7 @@ inline void block_sums(
   block_sums_at(x, starts, weights, quads, ahead, found, std::make_index_sequence<COUNT>());
 }
 
-#elif defined(DECODEKIT_AVX2)
+#elif !defined(DECODEKIT_PORTABLE) && defined(__AVX2__)
 
 // Two vectors each: 10 registers of 16.
 constexpr int DIGITS_AT_ONCE = 5;

@@ -11,6 +11,7 @@ from transformers import (
 )
 
 from decodekit.neuron_backend import compile_decoder
+from decodekit.neuron_backend.artifacts.machine import instruction_sets
 from decodekit.neuron_backend.targets.cpu import aoti
 from decodekit.neuron_backend.threads import on_threads
 
@@ -130,6 +131,7 @@ def test_with_fewer_instructions(monkeypatch, tiny_model, limit, dtype, weights)
     assert "AMX" not in decoder.kernels
     assert ("AVX-512" not in decoder.kernels) or limit == "avx512"
     assert ("portable" in decoder.kernels) or limit != "portable"
+    assert ("AVX2" in decoder.kernels) or limit != "avx2" or not {"avx2", "fma"}.issubset(instruction_sets())
     check(decoder)
 
 

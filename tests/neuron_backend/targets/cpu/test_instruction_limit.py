@@ -79,6 +79,5 @@ def test_longer_vectors_are_left_out_by_a_flag(monkeypatch):
         monkeypatch.setattr(kernel_library, "vector_instructions", lambda vectors=vectors: vectors)
         found[str(vectors)] = command_line("avx2")
 
-    assert "-mno-avx512f" in found["avx512"]
+    assert all("-mno-avx512f" in command for command in found.values())
     assert all("CPU_CAPABILITY_AVX2" in command for command in found.values())
-    assert "-mno-avx512f" not in found["avx2"]

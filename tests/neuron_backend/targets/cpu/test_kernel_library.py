@@ -65,8 +65,8 @@ def check_alone(product, found, x):
 
 cases = {
     "rows": st.sampled_from(ROWS),
-    # Whole tiles of inputs use other instructions.
-    "inputs": st.integers(1, 200) | st.sampled_from([64, 128, 192, 320, 448]),
+    # Whole tiles of inputs use other instructions, and more than 512 are added up in chunks.
+    "inputs": st.integers(1, 200) | st.sampled_from([64, 128, 192, 320, 448, 516, 1025]),
     "outputs": st.integers(1, 150),
     "dtype": st.sampled_from(sorted(DTYPES, key=str)),
     # Each kind of each dtype is compiled: of the quick tests, one.
@@ -212,18 +212,19 @@ def test_several_threads(kind, rows):
         assert all(map(torch.equal, found[0], others))
 
 
-def test_int8_sums_are_exact_up_to_32_bits():
-    """Whatever offset a CPU's unsigned format adds."""
-    rows = torch.full((2, MOST_INPUTS), 127.0)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+def test_int8_sums_are_exact_up_to_32_bits(dtype):
+    """Whatever offset a CPU's unsigned format adds, and however many terms it joins."""
+    rows = torch.full((2, MOST_INPUTS), 127.0, dtype=dtype)
     rows[1] = -127
     # A whole block of outputs and some more.
-    scales = torch.ones(20)
+    scales = torch.ones(20, dtype=dtype)
     weights = torch.full((len(scales), MOST_INPUTS), 127, dtype=torch.int8)
     for kind in KINDS:
-        found = library(torch.float32, kind).int8_gemm(rows, to_blocks(weights), scales)
+        found = library(dtype, kind).int8_gemm(rows, to_blocks(weights), scales)
 
         assert torch.equal(split_product(rows, weights, scales), found)
-        assert found[0, 0] == -found[1, 0] == 127.0 * 127 * MOST_INPUTS
+        assert found[0, 0] == -found[1, 0] == torch.tensor(127.0 * 127 * MOST_INPUTS, dtype=dtype)
 
 
 def test_takes_its_own_dtype():

@@ -44,9 +44,9 @@ def kernels(request, dtype, tmp_path_factory):
 
 
 @cache
-def loops(dtype):
-    """Those of this processor, without tiles."""
-    return Library.compiled(dtype, limit="avx512")
+def portable(dtype):
+    """Those that every processor can run."""
+    return Library.compiled(dtype, limit="portable")
 
 
 cases = {
@@ -59,14 +59,14 @@ cases = {
 @settings(deadline=None)
 @given(**cases, inputs=st.sampled_from([64, 128, 192, 320, 35]))
 def test_integers_of_8_bits(kernels, dtype, rows, inputs, outputs, seed):
-    """The bits of this processor's loops."""
+    """The bits of the portable loops."""
     x = numbers(rows, inputs, dtype, seed)
     layer = Int8Linear.of(numbers(outputs, inputs, dtype, seed + 1), None)
     blocks = to_blocks(layer.quantized)
 
     found = kernels.int8_gemm(x, blocks, layer.scale)
 
-    assert torch.equal(loops(dtype).int8_gemm(x, blocks, layer.scale), found)
+    assert torch.equal(portable(dtype).int8_gemm(x, blocks, layer.scale), found)
 
 
 @settings(deadline=None)
