@@ -25,8 +25,10 @@ from decodekit.neuron_backend.progress import Stage
 
 from .compiled_once import COMPILER, install
 
-# The machine may be busy, and no test is about time. scripts/test --slow takes the full number of examples.
+# The machine may be busy, and no test is about time. scripts/test --slow takes the full number of examples,
+# .ci/run half of it: two processors that share a core would take more than 90 minutes for all.
 settings.register_profile("full", deadline=None, max_examples=60)
+settings.register_profile("half", deadline=None, max_examples=30)
 settings.register_profile("quick", deadline=None, max_examples=20)
 settings.load_profile("quick")
 

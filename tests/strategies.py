@@ -42,5 +42,6 @@ def windows(
 
 
 def examples(count: int) -> int:
-    """*count* in the full profile, a fifth in the quick one."""
-    return count if settings.default.max_examples > 20 else max(3, count // 5)
+    """*count* in the full profile, half of it in the half one, a fifth in the quick one."""
+    divisor = {30: 2, 20: 5}.get(settings.default.max_examples, 1)
+    return max(3, count // divisor)

@@ -8,6 +8,7 @@ import pytest
 import torch
 from hypothesis import given, settings, strategies as st
 
+from decodekit.neuron_backend.artifacts.machine import instruction_sets
 from decodekit.neuron_backend.quantization.int4_linear import GROUP, Int4Linear
 from decodekit.neuron_backend.quantization.int8_blocks import to_blocks
 from decodekit.neuron_backend.quantization.int8_linear import MOST_INPUTS, Int8Linear
@@ -26,12 +27,12 @@ ROWS = (1, 2, 3, 5, 6, 7, 8, 9, 10, 11, 12, 13, 16, 17, 52, 130)
 ROUNDING = {torch.float32: 1e-5, torch.bfloat16: 1e-2, torch.float16: 2e-3}
 
 
-OPTIONS: dict[str, Any] = {
-    "for this processor": {},
-    "AVX2": {"limit": "avx2"},
-    "portable": {"limit": "portable"},
-    "tiled": {"tiled": True},
-}
+OPTIONS: dict[str, Any] = {"for this processor": {}, "portable": {"limit": "portable"}}
+# Without longer vectors or tiles, these are the first again.
+if "avx512f" in instruction_sets():
+    OPTIONS["AVX2"] = {"limit": "avx2"}
+if "amx_tile" in instruction_sets():
+    OPTIONS["tiled"] = {"tiled": True}
 KINDS = tuple(OPTIONS)
 
 
