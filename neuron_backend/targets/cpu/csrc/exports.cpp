@@ -155,7 +155,8 @@ AOTITorchError aoti_torch_cpu_expert_gemm(
   return AOTI_TORCH_SUCCESS;
 }
 
-AOTITorchError aoti_torch_cpu_top_k(AtenTensorHandle x, int64_t k, AtenTensorHandle* values, AtenTensorHandle* indices) {
+AOTITorchError aoti_torch_cpu_top_k(
+    AtenTensorHandle x, int64_t k, AtenTensorHandle* values, AtenTensorHandle* indices) {
   const int64_t rows = size(x, 0);
   *values = empty(x, {rows, k});
   *indices = empty(aoti_torch_dtype_int64(), {rows, k});

@@ -94,7 +94,8 @@ void tile_sums_of(
         for (int run = 0; run < 2; ++run) {
           __m512i added[TILE], columns[TILE];
           for (int i = 0; i < TILE; ++i)
-            added[i] = _mm512_castps_si512(_mm512_add_ps(_mm512_load_ps(sums[run][i]), _mm512_load_ps(sums[run + 2][i])));
+            added[i] =
+                _mm512_castps_si512(_mm512_add_ps(_mm512_load_ps(sums[run][i]), _mm512_load_ps(sums[run + 2][i])));
           transpose(added, columns);
           alignas(64) float found[TILE][TILE];
           for (int column = 0; column < COLUMNS; ++column) _mm512_store_si512(found[column], columns[column]);

@@ -148,8 +148,8 @@ inline void multiply_panel(
 constexpr int64_t MOST_AHEAD = 1 << 18;
 
 // Most rows of a pass over the weights. With inputs of 16 bits, twice as many as usual are multiplied by half as many
-// outputs: on Zen 5, nine of bfloat16 by 576 weights take 6.2 ms instead of 7.3 in two passes. With 32 bits, twelve take
-// 11 to 13 instead of 10.
+// outputs: on Zen 5, nine of bfloat16 by 576 weights take 6.2 ms instead of 7.3 in two passes. With 32 bits, twelve
+// take 11 to 13 instead of 10.
 template <class T>
 constexpr int ROWS_OF_A_PASS = sizeof(typename Lanes<T>::Input) == 2 ? 2 * ROWS_AT_ONCE : ROWS_AT_ONCE;
 

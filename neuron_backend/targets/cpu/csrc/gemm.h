@@ -65,9 +65,9 @@ constexpr int64_t WORTH_THREADS = 1 << 15;
 
 // Weights are fetched in the order of their addresses, also where several short rows of them are read side by side: on
 // Zen 5, one to six rows of inputs take 7.8 ms, with a distance of AHEAD in each row of weights 7.8 to 9.1. To the
-// first-level cache for one row of inputs: on one thread of Zen 4 it takes 9 to 17 % less time than with prefetch to the
-// second, on two 3 to 6 %. For more, whose inputs need it, to the second: on Zen 4, five rows take twice as long with
-// the first.
+// first-level cache for one row of inputs: on one thread of Zen 4 it takes 9 to 17 % less time than with prefetch to
+// the second, on two 3 to 6 %. For more, whose inputs need it, to the second: on Zen 4, five rows take twice as long
+// with the first.
 template <int LEVEL>
 inline void fetch(const void* weights, int64_t ahead = AHEAD) {
   __builtin_prefetch(static_cast<const char*>(weights) + ahead, 0, 4 - LEVEL);

@@ -20,8 +20,8 @@ constexpr int HALF = BLOCK / 2;
 
 // nibble_sums: sums of one group of inputs, [COUNT][BLOCK], for COUNT rows of int8 terms, `in` apart.
 //
-// Pairs: the weights of one group as 16-bit integers, unpacked once for many rows. of[k / 2][v] are those of inputs k and
-// k + 1, adjacent, for the outputs of vector v. add_products: adds their products by a pair of inputs to a vector.
+// Pairs: the weights of one group as 16-bit integers, unpacked once for many rows. of[k / 2][v] are those of inputs k
+// and k + 1, adjacent, for the outputs of vector v. add_products: adds their products by a pair of inputs to a vector.
 
 #if defined(DECODEKIT_AVX512) && defined(__AVX512VNNI__) && defined(__AVX512VBMI__)
 #define DECODEKIT_NIBBLES

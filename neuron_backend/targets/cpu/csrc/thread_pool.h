@@ -193,7 +193,8 @@ inline void forget_threads() { new (&pool) Pool; }
 // Keeps this program's code, which its threads run, loaded for ever.
 inline void stay_loaded() {
   Dl_info found;
-  if (dladdr(reinterpret_cast<void*>(&work_as), &found)) dlopen(found.dli_fname, RTLD_LAZY | RTLD_NOLOAD | RTLD_NODELETE);
+  if (dladdr(reinterpret_cast<void*>(&work_as), &found))
+    dlopen(found.dli_fname, RTLD_LAZY | RTLD_NOLOAD | RTLD_NODELETE);
 }
 
 inline void Pool::ensure_threads(int count) {

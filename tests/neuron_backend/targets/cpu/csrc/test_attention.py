@@ -20,9 +20,9 @@ ROUNDING = {torch.float32: 1e-4, torch.bfloat16: 2e-2, torch.float16: 2e-3}
 
 
 @cache
-def library(dtype, portable):
+def library(dtype, limit):
     """Compiled once."""
-    return Library.compiled(dtype, limit="portable" if portable else "amx")
+    return Library.compiled(dtype, limit=limit)
 
 
 def columns_over_a_cache(batch, width, groups, sharing, slots, key_dim, value_dim, dtype, seed):
@@ -78,7 +78,7 @@ cases = {
     ),
     "dtype": st.sampled_from(sorted(DTYPES, key=str)),
     # Both are compiled for each dtype: of the quick tests, one.
-    "portable": st.booleans() if settings.default.max_examples > 20 else st.just(False),
+    "limit": st.sampled_from(["amx", "portable"] if settings.default.max_examples > 20 else ["amx"]),
     "seed": st.integers(0, 1000),
     "kind": st.sampled_from(["plain", "plain", "cap", "sinks", "cap and sinks"]),
 }
@@ -86,12 +86,12 @@ cases = {
 
 @settings(deadline=None)
 @given(**cases)
-def test_is_the_mean_of_values_by_a_softmax_of_scores(sizes, dtype, portable, seed, kind):
+def test_is_the_mean_of_values_by_a_softmax_of_scores(sizes, dtype, limit, seed, kind):
     """For any sizes, with shared key heads or not."""
     given = columns_over_a_cache(*sizes, dtype, seed)
     scoring = a_scoring(given[0].shape[2], dtype, kind, seed)
 
-    found = library(dtype, portable).attention(*given, *scoring)
+    found = library(dtype, limit).attention(*given, *scoring)
 
     error = (found.double() - softmax_attention(*given, *scoring)).abs().max()
     assert error <= ROUNDING[dtype] * given[2].double().abs().max()
@@ -99,10 +99,10 @@ def test_is_the_mean_of_values_by_a_softmax_of_scores(sizes, dtype, portable, se
 
 @settings(deadline=None)
 @given(**cases, more=st.integers(1, 200))
-def test_a_column_does_not_depend_on_others(sizes, dtype, portable, seed, kind, more):
+def test_a_column_does_not_depend_on_others(sizes, dtype, limit, seed, kind, more):
     """Bit-identical without the other rows and columns, and over a longer span of hidden slots."""
     query, keys, values, mask = columns_over_a_cache(*sizes, dtype, seed)
-    attention = library(dtype, portable).attention
+    attention = library(dtype, limit).attention
     scoring = a_scoring(query.shape[2], dtype, kind, seed)
     found = attention(query, keys, values, mask, *scoring)
 
