@@ -6,8 +6,10 @@ import os
 os.environ["HF_HUB_OFFLINE"] = "1"
 
 import copy
+import math
 import shutil
 import tempfile
+import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from functools import cache
@@ -25,18 +27,25 @@ from decodekit.neuron_backend.progress import Stage
 
 from .compiled_once import COMPILER, install
 
-# The machine may be busy, and no test is about time. scripts/test --slow takes the full number of examples,
-# .ci/run half of it: two processors that share a core would take more than 90 minutes for all.
+# The machine may be busy, and no test is about time. scripts/test --slow takes the full number of examples.
 settings.register_profile("full", deadline=None, max_examples=60)
-settings.register_profile("half", deadline=None, max_examples=30)
 settings.register_profile("quick", deadline=None, max_examples=20)
 settings.load_profile("quick")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """How long campaigns run, and from which seed."""
+    """How long campaigns and slow tests run, and where they begin."""
     parser.addoption("--fuzz-minutes", type=float, default=1.0, help="minutes of a campaign (1)")
     parser.addoption("--fuzz-seed", type=int, default=0, help="first seed of a campaign (0)")
+    parser.addoption(
+        "--slow-minutes",
+        type=float,
+        default=math.inf,
+        help="minutes after which slow tests are skipped (never)",
+    )
+    parser.addoption(
+        "--first-file", type=int, default=0, help="number of the file to begin with, modulo the files (0)"
+    )
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -49,8 +58,12 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 @pytest.hookimpl(tryfirst=True)
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark all but every n-th case of a test marked ``mostly_slow`` as slow."""
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Mark all but every n-th case of a test marked ``mostly_slow`` as slow; begin with another file."""
+    files = list(dict.fromkeys(item.path for item in items))
+    numbers = {path: number for number, path in enumerate(files)}
+    first = config.getoption("--first-file") % max(len(files), 1)
+    items.sort(key=lambda item: (numbers[item.path] - first) % len(files))
     seen: Counter[str] = Counter()
     for item in items:
         if (mark := item.get_closest_marker("mostly_slow")) is not None:
@@ -58,6 +71,17 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             if seen[function] % mark.kwargs["every"]:
                 item.add_marker(pytest.mark.slow)
             seen[function] += 1
+
+
+_STARTED = time.monotonic()
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """Skip slow tests when their time is over, before a fixture is made."""
+    minutes = item.config.getoption("--slow-minutes")
+    if item.get_closest_marker("slow") is not None and time.monotonic() > _STARTED + 60 * minutes:
+        pytest.skip(f"slow, and more than {minutes:g} minutes have passed")
 
 
 VOCAB = 61
