@@ -3,8 +3,11 @@
 import argparse
 import sys
 from collections.abc import Collection
+from functools import cached_property
 from pathlib import Path
 from typing import Any
+
+import attrs
 
 from ..neuron_backend import load_decoder
 from ..neuron_backend.artifacts.manifest import Manifest
@@ -64,57 +67,82 @@ def _compiled_with(folder: Path) -> dict[str, Any]:
     }
 
 
-def decoder_of(
-    options: argparse.Namespace,
-    source: str,
-    flag: str,
-    *,
-    widths: Collection[int],
-    scored_width: int = 1,
-    batch_size: int = 1,
-) -> Any:
-    """
-    The decoder of *source*: loaded if it is saved, or was compiled for these options before.
+@attrs.frozen(kw_only=True)
+class CommandDecoder:
+    """The decoder of a source: loaded if it is saved, or was compiled for these options before."""
 
-    Args:
-        options: The command's.
+    options: argparse.Namespace
+    """The command's."""
 
-        source: A folder, a hub id, a GGUF file or a saved decoder.
+    source: str
+    """A folder, a hub id, a GGUF file or a saved decoder."""
 
-        flag: Its flag, for messages.
+    flag: str
+    """Its flag, for messages."""
 
-        widths: Columns of the forwards; cut at the cache's length.
+    widths: Collection[int]
+    """Columns of the forwards; cut at the cache's length."""
 
-        scored_width: As of ``compile_decoder``.
+    scored_width: int = 1
+    """As of ``compile_decoder``."""
 
-        batch_size: Rows.
+    batch_size: int = 1
+    """Rows."""
 
-    Raises:
-        ValueError: A saved decoder has fewer rows or scores fewer columns.
-    """
-    progress: ProgressOption = False if options.quiet else None
-    if is_saved_decoder(source):
-        decoder = load_decoder(source, progress=progress)
-        _check_saved(decoder, source, flag, batch_size, scored_width)
-        return decoder
-    longest = options.max_length or max(widths)
-    arguments = with_target(
-        {
-            "batch_size": batch_size,
-            "max_length": options.max_length,
-            "widths": sorted({min(width, longest) for width in widths}),
-            "scored_width": scored_width,
-            "dtype": options.dtype,
-            "weights": options.weights,
-            "target": options.target,
-            "threads": options.threads,
-            "progress": progress,
-        }
-    )
-    kept = kept_folder(source, arguments, options.cache)
-    say = _say_nothing if options.quiet else _say
-    loaded = load_kept(kept, arguments)
-    return compile_and_keep(source, arguments, kept, say) if loaded is None else loaded
+    def load(self) -> Any | None:
+        """
+        The decoder, if it need not be compiled.
+
+        Raises:
+            ValueError: A saved decoder has fewer rows or scores fewer columns.
+        """
+        if is_saved_decoder(self.source):
+            decoder = load_decoder(self.source, progress=self._progress)
+            _check_saved(decoder, self.source, self.flag, self.batch_size, self.scored_width)
+            return decoder
+        return load_kept(self._kept_folder, self._arguments)
+
+    def load_or_compile(self) -> Any:
+        """
+        The decoder, which is kept if it is compiled.
+
+        Raises:
+            ValueError: As :meth:`load`.
+        """
+        loaded = self.load()
+        return self.compile() if loaded is None else loaded
+
+    def compile(self) -> Any:
+        """The decoder of a source that is not saved, compiled and kept."""
+        say = _say_nothing if self.options.quiet else _say
+        return compile_and_keep(self.source, self._arguments, self._kept_folder, say)
+
+    @property
+    def _progress(self) -> ProgressOption:
+        return False if self.options.quiet else None
+
+    @cached_property
+    def _arguments(self) -> dict[str, Any]:
+        """Those of ``compile_decoder``. A target is chosen once: that there is no compiler is said then."""
+        options = self.options
+        longest = options.max_length or max(self.widths)
+        return with_target(
+            {
+                "batch_size": self.batch_size,
+                "max_length": options.max_length,
+                "widths": sorted({min(width, longest) for width in self.widths}),
+                "scored_width": self.scored_width,
+                "dtype": options.dtype,
+                "weights": options.weights,
+                "target": options.target,
+                "threads": options.threads,
+                "progress": self._progress,
+            }
+        )
+
+    @property
+    def _kept_folder(self) -> Path:
+        return kept_folder(self.source, self._arguments, self.options.cache)
 
 
 def _check_saved(decoder: Any, source: str, flag: str, rows: int, columns: int) -> None:

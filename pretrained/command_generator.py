@@ -6,17 +6,18 @@ from typing import Any
 
 from ..decoding import Generator, Greedy, MaxNewTokens, Sample, StopStrings
 from ..decoding.validation import as_several
+from ..neuron_backend.models.gguf_file import is_gguf
 from ..neuron_backend.models.tokenizer_source import load_tokenizer
 from ..processors import Chain, MinP, RepetitionPenalty, Temperature, TopK, TopP
 from ..speculation import AdaptiveLength, DraftModel, PromptLookup, SuffixAutomaton
-from .command_decoders import PROMPT_WIDTH, check_source, decoder_of
+from .command_decoders import PROMPT_WIDTH, CommandDecoder, check_source
 from .from_files import AUTO, is_saved_decoder, own_generation_config
 from .generate_options import scored_width, without_model
 
 
 def generator_of(options: argparse.Namespace, batch_size: int = 1) -> Generator:
     """
-    The generator, its decoder compiled or loaded; everything else is checked before.
+    The generator, its decoder loaded, or compiled after everything else is checked.
 
     Args:
         options: Checked flags.
@@ -32,11 +33,15 @@ def generator_of(options: argparse.Namespace, batch_size: int = 1) -> Generator:
     draft_model = None if without_model(options.draft) else options.draft
     if draft_model is not None:
         check_source(options, draft_model, "--draft")
-    tokenizer = load_tokenizer(options.model)
+    wanted = _target(options, batch_size)
+    loaded = wanted.load()
+    # Reading a GGUF file takes seconds; a kept decoder's folder says the same.
+    sooner = loaded.tokenizer if loaded is not None and is_gguf(options.model) else None
+    tokenizer = load_tokenizer(options.model) if sooner is None else sooner
     if tokenizer is None:
         raise ValueError(f"--model must have a tokenizer: got {options.model}, without")
     parts = _parts(options, tokenizer)
-    target = _target(options, batch_size)
+    target = wanted.compile() if loaded is None else loaded
     if options.draft is None:
         return Generator(target, **parts)
     most = min(scored_width(options), target.shape.scored_width) - 1
@@ -48,14 +53,19 @@ def generator_of(options: argparse.Namespace, batch_size: int = 1) -> Generator:
     )
 
 
-def _target(options: argparse.Namespace, batch_size: int) -> Any:
+def _target(options: argparse.Namespace, batch_size: int) -> CommandDecoder:
     columns = scored_width(options)
     widths = options.widths or verification_widths(columns, adaptive=options.num_draft_tokens is None)
     if options.draft is not None and options.num_draft_tokens is None and is_saved_decoder(options.model):
         # As many draft tokens as it can verify.
         columns = 2
-    return decoder_of(
-        options, options.model, "--model", widths=widths, scored_width=columns, batch_size=batch_size
+    return CommandDecoder(
+        options=options,
+        source=options.model,
+        flag="--model",
+        widths=widths,
+        scored_width=columns,
+        batch_size=batch_size,
     )
 
 
@@ -103,9 +113,14 @@ def _drafter(options: argparse.Namespace, batch_size: int) -> Any:
     if options.draft == "suffix":
         return SuffixAutomaton()
     # After a fully accepted draft the draft model lacks two tokens.
-    return DraftModel(
-        decoder_of(options, options.draft, "--draft", widths=(1, 2, PROMPT_WIDTH), batch_size=batch_size)
+    draft = CommandDecoder(
+        options=options,
+        source=options.draft,
+        flag="--draft",
+        widths=(1, 2, PROMPT_WIDTH),
+        batch_size=batch_size,
     )
+    return DraftModel(draft.load_or_compile())
 
 
 def _ends_of_sequence(model: str, tokenizer: Any) -> Any:

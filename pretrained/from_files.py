@@ -204,14 +204,17 @@ def _check_parts(parts: Mapping[str, Any]) -> None:
 
 def own_generation_config(model: Any) -> Any:
     """The generation config of *model*, or in its folder or repository; None if there is none."""
-    from transformers import GenerationConfig, PreTrainedModel
-
-    if isinstance(model, PreTrainedModel):
+    if not isinstance(model, str | os.PathLike):
         return model.generation_config
     path = Path(model)
     name = "generation_config.json"
     has_one = (path / name).is_file() if path.exists() else is_on_hub(str(model), name)
-    return GenerationConfig.from_pretrained(str(model)) if has_one else None
+    if not has_one:
+        return None
+    # Imported here: it takes seconds.
+    from transformers import GenerationConfig
+
+    return GenerationConfig.from_pretrained(str(model))
 
 
 def _several(value: Any) -> Sequence[int]:

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from .gguf_parsing import parsed_once
 from .unsupported import UnsupportedArchitecture
 from .without_bars import without_gguf_bar
 
@@ -55,6 +56,7 @@ def check_gguf(path: str | PathLike[str], name: str = "'model'") -> None:
         )
 
 
+@parsed_once()
 @without_gguf_bar()
 def load_gguf_model(path: str | PathLike[str], dtype: torch.dtype | None) -> "PreTrainedModel":
     """
@@ -110,6 +112,7 @@ def load_gguf_config(path: str | PathLike[str]) -> "PretrainedConfig":
     return config
 
 
+@parsed_once()
 def load_gguf_tokenizer(path: str | PathLike[str]) -> "PreTrainedTokenizerBase":
     """The tokenizer in a GGUF file, with its chat template."""
     from transformers import AutoTokenizer

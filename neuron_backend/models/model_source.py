@@ -27,11 +27,12 @@ def check_model(model: object, name: str = "'model'") -> None:
 
         ImportError: It is a GGUF file, and a package that reads it is missing.
     """
-    from transformers import PreTrainedModel
-
-    if isinstance(model, PreTrainedModel):
-        return
     if not isinstance(model, str | PathLike):
+        # Imported here: it takes seconds.
+        from transformers import PreTrainedModel
+
+        if isinstance(model, PreTrainedModel):
+            return
         raise TypeError(
             f"{name} must be a Hugging Face causal LM, or the path or hub id of one: got {model!r}"
         )

@@ -174,6 +174,21 @@ def test_flags_that_do_not_fit(
     assert (1, True) == (status, message in err), err
 
 
+def test_a_missing_compiler_is_said_once(
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    caplog: pytest.LogCaptureFixture,
+    tmp_path: pathlib.Path,
+) -> None:
+    """The text comes from an eager decoder."""
+    monkeypatch.setattr("decodekit.neuron_backend.targets.cpu.aoti.has_compiler", lambda: False)
+    status, _, _ = run(
+        capsys, "--prompt", PROMPT, "--max-length", "128", "--dtype", "float64", "--cache", str(tmp_path)
+    )
+
+    assert (0, 1) == (status, caplog.text.count("found no C++ compiler"))
+
+
 def test_widths(capsys: pytest.CaptureFixture[str]) -> None:
     """They bound the draft length, and change no text."""
     plain = run(capsys, "--prompt", PROMPT, *EAGER)[1]

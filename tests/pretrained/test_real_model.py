@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from decodekit.__main__ import main
 from decodekit.decoding import Generator, MaxNewTokens, Session, Slots
 from decodekit.pretrained import ModelUnavailable, fetch_smollm2
 from decodekit.speculation import PromptLookup, SpeculativeGenerator
@@ -84,3 +85,23 @@ def test_it_is_saved_with_its_tokenizer(generator: Generator, tmp_path: Path) ->
     again = Generator.from_pretrained(tmp_path / "saved")
 
     assert generator(QUESTION).text == again(QUESTION).text
+
+
+def test_a_kept_decoder_brings_its_tokenizer(
+    model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The second command reads nothing of the GGUF file, and gives the same text."""
+    command = [
+        *("generate", "--model", str(model), "--chat", "--prompt", str(QUESTION[0]["content"])),
+        *("--cache", str(tmp_path), "--dtype", "bfloat16", "--max-length", "128", "--widths", "1", "64"),
+        *("--max-tokens", "16", "--quiet"),
+    ]
+
+    assert 0 == main(command)
+
+    first = capsys.readouterr().out
+    monkeypatch.setattr("gguf.GGUFReader", None)
+
+    assert 0 == main(command)
+    assert first == capsys.readouterr().out
+    assert "Paris" in first
