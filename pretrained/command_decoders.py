@@ -68,8 +68,8 @@ def _compiled_with(folder: Path) -> dict[str, Any]:
 
 
 @attrs.frozen(kw_only=True)
-class CommandDecoder:
-    """The decoder of a source: loaded if it is saved, or was compiled for these options before."""
+class DecoderSource:
+    """Where a decoder comes from: loaded if it is saved, or was compiled for these options before."""
 
     options: argparse.Namespace
     """The command's."""
@@ -102,20 +102,21 @@ class CommandDecoder:
             return decoder
         return load_kept(self._kept_folder, self._arguments)
 
-    def load_or_compile(self) -> Any:
+    def load_or_compile(self, tokenizer: Any = None) -> Any:
         """
         The decoder, which is kept if it is compiled.
+
+        Args:
+            tokenizer: The source's, which is kept with it. None: it is read from the source.
 
         Raises:
             ValueError: As :meth:`load`.
         """
         loaded = self.load()
-        return self.compile() if loaded is None else loaded
-
-    def compile(self) -> Any:
-        """The decoder of a source that is not saved, compiled and kept."""
+        if loaded is not None:
+            return loaded
         say = _say_nothing if self.options.quiet else _say
-        return compile_and_keep(self.source, self._arguments, self._kept_folder, say)
+        return compile_and_keep(self.source, self._arguments, self._kept_folder, say, tokenizer)
 
     @property
     def _progress(self) -> ProgressOption:

@@ -10,14 +10,16 @@ from ..neuron_backend.models.gguf_file import is_gguf
 from ..neuron_backend.models.tokenizer_source import load_tokenizer
 from ..processors import Chain, MinP, RepetitionPenalty, Temperature, TopK, TopP
 from ..speculation import AdaptiveLength, DraftModel, PromptLookup, SuffixAutomaton
-from .command_decoders import PROMPT_WIDTH, CommandDecoder, check_source
+from .command_decoders import PROMPT_WIDTH, DecoderSource, check_source
 from .from_files import AUTO, is_saved_decoder, own_generation_config
 from .generate_options import scored_width, without_model
 
 
 def generator_of(options: argparse.Namespace, batch_size: int = 1) -> Generator:
     """
-    The generator, its decoder loaded, or compiled after everything else is checked.
+    The generator, its decoder compiled or loaded; everything else is checked before.
+
+    A kept decoder of a GGUF file is loaded first, for its tokenizer.
 
     Args:
         options: Checked flags.
@@ -33,15 +35,16 @@ def generator_of(options: argparse.Namespace, batch_size: int = 1) -> Generator:
     draft_model = None if without_model(options.draft) else options.draft
     if draft_model is not None:
         check_source(options, draft_model, "--draft")
-    wanted = _target(options, batch_size)
-    loaded = wanted.load()
-    # Reading a GGUF file takes seconds; a kept decoder's folder says the same.
-    sooner = loaded.tokenizer if loaded is not None and is_gguf(options.model) else None
-    tokenizer = load_tokenizer(options.model) if sooner is None else sooner
+    source = _target_source(options, batch_size)
+    # Reading a GGUF file takes seconds; the folder of a kept decoder has the same tokenizer.
+    kept = source.load() if is_gguf(options.model) else None
+    tokenizer = None if kept is None else kept.tokenizer
+    if tokenizer is None:
+        tokenizer = load_tokenizer(options.model)
     if tokenizer is None:
         raise ValueError(f"--model must have a tokenizer: got {options.model}, without")
     parts = _parts(options, tokenizer)
-    target = wanted.compile() if loaded is None else loaded
+    target = source.load_or_compile(tokenizer) if kept is None else kept
     if options.draft is None:
         return Generator(target, **parts)
     most = min(scored_width(options), target.shape.scored_width) - 1
@@ -53,13 +56,13 @@ def generator_of(options: argparse.Namespace, batch_size: int = 1) -> Generator:
     )
 
 
-def _target(options: argparse.Namespace, batch_size: int) -> CommandDecoder:
+def _target_source(options: argparse.Namespace, batch_size: int) -> DecoderSource:
     columns = scored_width(options)
     widths = options.widths or verification_widths(columns, adaptive=options.num_draft_tokens is None)
     if options.draft is not None and options.num_draft_tokens is None and is_saved_decoder(options.model):
         # As many draft tokens as it can verify.
         columns = 2
-    return CommandDecoder(
+    return DecoderSource(
         options=options,
         source=options.model,
         flag="--model",
@@ -113,7 +116,7 @@ def _drafter(options: argparse.Namespace, batch_size: int) -> Any:
     if options.draft == "suffix":
         return SuffixAutomaton()
     # After a fully accepted draft the draft model lacks two tokens.
-    draft = CommandDecoder(
+    draft = DecoderSource(
         options=options,
         source=options.draft,
         flag="--draft",

@@ -85,8 +85,9 @@ def generator_arguments(
     parts = {name: value for name, value in options.items() if name in fields}
     if parts.get("tokenizer") is None:
         parts["tokenizer"] = None if sooner is None else sooner.tokenizer
+    of_model = None
     if parts["tokenizer"] is None and isinstance(model, str | os.PathLike):
-        parts["tokenizer"] = load_tokenizer(model)
+        parts["tokenizer"] = of_model = load_tokenizer(model)
     own, files = isinstance(generation_config, str), model if sooner is None else kept
     # Of a GGUF file that is compiled now it is taken from the model.
     late = own and is_gguf(files)
@@ -97,7 +98,7 @@ def generator_arguments(
     if kept is None:
         decoder: Any = makes(model, **of_this)
     else:
-        decoder = compile_and_keep(model, of_this, kept) if loaded is None else loaded
+        decoder = compile_and_keep(model, of_this, kept, tokenizer=of_model) if loaded is None else loaded
     if late:
         parts = configured(parts, decoder.generation_config)
     return {"decoder": decoder, **parts}

@@ -103,6 +103,7 @@ def compile_and_keep(
     options: Mapping[str, Any],
     kept: Path,
     say: Callable[[str], None] = _LOG.info,
+    tokenizer: Any = None,
 ) -> CompiledDecoder:
     """
     Compile *source*, and save the decoder in the folder *kept* unless it is eager.
@@ -115,6 +116,8 @@ def compile_and_keep(
         kept: What :func:`kept_folder` says.
 
         say: Receives a line about what is done.
+
+        tokenizer: The source's, which is saved too. None: it is read from *source*.
     """
     eager = options.get("target") == "eager"
     say(f"preparing {source}" + ("" if eager else f" (compiled once, kept in {kept.parent})"))
@@ -123,7 +126,7 @@ def compile_and_keep(
         # Of a damaged one.
         shutil.rmtree(kept, ignore_errors=True)
         try:
-            decoder.save(kept)
+            decoder.save(kept, tokenizer)
         except (OSError, ValueError) as error:
             _LOG.warning("not kept, to be compiled again next time: %s", error)
     return decoder

@@ -112,7 +112,6 @@ def load_gguf_config(path: str | PathLike[str]) -> "PretrainedConfig":
     return config
 
 
-@parsed_once()
 def load_gguf_tokenizer(path: str | PathLike[str]) -> "PreTrainedTokenizerBase":
     """The tokenizer in a GGUF file, with its chat template."""
     from transformers import AutoTokenizer

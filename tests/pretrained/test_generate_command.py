@@ -9,7 +9,7 @@ import pytest
 
 from decodekit.__main__ import main
 from decodekit.neuron_backend import compile_decoder
-from decodekit.pretrained import kept_decoders
+from decodekit.pretrained import command_decoders, command_generator, kept_decoders
 
 DRAFT = pathlib.Path(__file__).parents[2] / "examples" / "pair" / "draft"
 PROMPT = "def read(path):"
@@ -180,13 +180,26 @@ def test_a_missing_compiler_is_said_once(
     caplog: pytest.LogCaptureFixture,
     tmp_path: pathlib.Path,
 ) -> None:
-    """The text comes from an eager decoder."""
+    """The text is an eager decoder's."""
     monkeypatch.setattr("decodekit.neuron_backend.targets.cpu.aoti.has_compiler", lambda: False)
-    status, _, _ = run(
-        capsys, "--prompt", PROMPT, "--max-length", "128", "--dtype", "float64", "--cache", str(tmp_path)
-    )
+    common = ("--prompt", PROMPT, "--max-length", "128", "--dtype", "float64", "--cache", str(tmp_path))
+    status, text, _ = run(capsys, *common)
 
-    assert (0, 1) == (status, caplog.text.count("found no C++ compiler"))
+    assert 1 == caplog.text.count("found no C++ compiler")
+    assert (status, text) == run(capsys, *common, "--target", "eager")[:2]
+
+
+def test_a_kept_decoder_of_a_gguf_file_brings_its_tokenizer(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The file, which is a folder here, is not read for it."""
+    expected = run(capsys, "--prompt", PROMPT, *EAGER)[1]
+    kept = compile_decoder(DRAFT, target="eager", max_length=128, dtype="float64", widths=(1, 64))
+    monkeypatch.setattr(command_generator, "is_gguf", lambda source: True)
+    monkeypatch.setattr(command_generator, "load_tokenizer", None)
+    monkeypatch.setattr(command_decoders, "load_kept", lambda folder, arguments: kept)
+
+    assert expected == run(capsys, "--prompt", PROMPT, *EAGER)[1]
 
 
 def test_widths(capsys: pytest.CaptureFixture[str]) -> None:

@@ -108,7 +108,7 @@ def test_a_cache_that_cannot_be_written_is_said(
     class Unsaved:
         target = "cpu"
 
-        def save(self, folder: Path) -> None:
+        def save(self, folder: Path, tokenizer: Any) -> None:
             raise error("no space")
 
     monkeypatch.setattr(kept_decoders, "compile_decoder", lambda source, **options: Unsaved())

@@ -10,7 +10,6 @@ from torch import Tensor
 from transformers import AutoModelForCausalLM, PreTrainedModel
 
 from decodekit.neuron_backend import UnsupportedArchitecture, compile_decoder, load_decoder
-from decodekit.neuron_backend.models.gguf_file import load_gguf_model
 
 pytest.importorskip("gguf")
 
@@ -209,29 +208,3 @@ def test_loading_shows_no_bar(tmp_path: Path, capfd: pytest.CaptureFixture[str])
 
     assert "%|" not in capfd.readouterr().err
     assert logging.is_progress_bar_enabled()
-
-
-def test_loading_parses_the_file_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """For the config and the weights; a file that was replaced is parsed anew, also after one that fails."""
-    import gguf
-
-    parsed: list[str] = []
-
-    class Reader(gguf.GGUFReader):
-        def __init__(self, path: str) -> None:
-            parsed.append(Path(path).name)
-            super().__init__(path)
-
-    monkeypatch.setattr(gguf, "GGUFReader", Reader)
-    path = write_gguf(tmp_path / "tiny.gguf", made("llama"), "llama")
-    load_gguf_model(path, None)
-
-    assert ["tiny.gguf"] == parsed
-
-    write_gguf(path, made("qwen2"), "qwen2", without="blk.1.ffn_up.weight")
-    with pytest.raises(UnsupportedArchitecture, match="Qwen2"):
-        load_gguf_model(path, None)
-    write_gguf(path, made("qwen3"), "qwen3")
-
-    assert "qwen3" == load_gguf_model(path, None).config.model_type
-    assert gguf.GGUFReader is Reader
