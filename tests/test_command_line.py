@@ -83,7 +83,7 @@ class TestGenerate:
         class Decoder(ScriptedDecoder):
             target = "cpu"
 
-            def save(self, folder: pathlib.Path) -> None:
+            def save(self, folder: pathlib.Path, tokenizer: object) -> None:
                 folder.mkdir(parents=True)
                 (folder / "decoder.json").write_text("{}")
                 if len(made) > 1:
