@@ -12,9 +12,9 @@ import torch
 
 from ..decoding.user_cache import cache_folder, cached_bytes
 from .artifacts.machine import cpu_family, instruction_sets
-from .targets.cpu.aoti import INSTALL_COMPILER, has_compiler
 from .targets.cpu.instruction_limit import instruction_limit
 from .targets.cpu.kernel_description import instruction_words
+from .targets.cpu.toolchain import INSTALL_COMPILER, has_compiler
 from .targets.cuda.cuda_runtime import CudaRuntime
 from .targets.neuron.detect import probe
 from .targets.registry import automatic_target

@@ -33,6 +33,7 @@ PREFIXES = {
     "libcusparse": "cusparse(?!Lt)",
     "libcusparseLt": "cusparseLt",
     "libnccl": "p?nccl",
+    "libnvrtc": "nvrtc",
     "libnvshmem_host": "nvshmem|_?ZN?[0-9]*nvshmem",
 }
 

@@ -78,11 +78,11 @@ def neuron_target() -> Target:
 
 def automatic_target() -> Target:
     """
-    The target for this machine: a Neuron device, else a GPU, else a C++ compiler, else eager.
+    The target for this machine: a Neuron device, else a GPU, else the compiled CPU, else eager.
 
-    Where it is eager, a warning is logged that says which packages bring the compiler.
+    Where it is eager, a warning is logged that says what compiling needs.
     """
-    from .cpu.aoti import INSTALL_COMPILER, has_compiler
+    from .cpu import toolchain
     from .cuda.cuda_runtime import CudaRuntime
     from .neuron.detect import probe
 
@@ -90,11 +90,14 @@ def automatic_target() -> Target:
         return target_named("neuron")
     if CudaRuntime().lack() is None:
         return target_named("cuda")
-    if has_compiler():
+    lack = toolchain.lack()
+    if lack is None:
         return target_named("cpu")
     # Python prints warnings to stderr where no log is set up.
     _LOG.warning(
-        "found no C++ compiler and archiver, so the model runs eagerly, which is slower: %s installs them",
-        INSTALL_COMPILER,
+        "the model runs eagerly, which is slower: compiling needs %s: got %s; %s mends it",
+        lack.needed,
+        lack.found,
+        lack.remedy,
     )
     return target_named("eager")

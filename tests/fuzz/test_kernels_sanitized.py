@@ -19,7 +19,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from decodekit.neuron_backend.targets.cpu import aoti
+from decodekit.neuron_backend.targets.cpu import toolchain
 from decodekit.neuron_backend.targets.cpu.kernel_library import DTYPES
 
 from .kernels.attentions import attention
@@ -139,7 +139,7 @@ def test_kernels_stay_within_their_operands(
     kind: Kind, dtype: torch.dtype, tmp_path: Path, pytestconfig: Any
 ) -> None:
     """No report, no fault, the expected result, and the same bits alone and on other threads."""
-    if not aoti.has_compiler() or (kind.sanitized and not has_sanitizers(tmp_path)):
+    if toolchain.lack() is not None or (kind.sanitized and not has_sanitizers(tmp_path)):
         pytest.skip("needs a C++ compiler with sanitizers")
     if missing := kind.missing():
         pytest.skip(f"this machine lacks {', '.join(sorted(missing))}")

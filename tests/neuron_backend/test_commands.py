@@ -14,7 +14,7 @@ from decodekit.neuron_backend import (
     doctor_command,
     load_decoder,
 )
-from decodekit.neuron_backend.targets.cpu import aoti
+from decodekit.neuron_backend.targets.cpu import toolchain
 
 DRAFT = pathlib.Path(__file__).parents[2] / "examples" / "pair" / "draft"
 
@@ -23,7 +23,7 @@ class TestCompile:
     """A model compiled into a folder."""
 
     @pytest.mark.slow
-    @pytest.mark.skipif(not aoti.has_compiler(), reason="needs a C++ compiler")
+    @pytest.mark.skipif(toolchain.lack() is not None, reason="needs a C++ compiler")
     def test_is_loaded_with_its_tokenizer(
         self, tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]
     ) -> None:
@@ -120,10 +120,10 @@ class TestDoctor:
     ) -> None:
         """What to install, and that models run eagerly."""
         monkeypatch.setattr(doctor_command, "has_compiler", lambda: False)
-        monkeypatch.setattr(aoti, "has_compiler", lambda: False)
+        monkeypatch.setattr(toolchain, "has_compiler", lambda: False)
 
         assert main(["doctor"]) == 0
 
         out = capsys.readouterr().out
-        assert aoti.INSTALL_COMPILER in out
+        assert toolchain.INSTALL_COMPILER in out
         assert "eager" in out.splitlines()[-1]

@@ -181,11 +181,11 @@ def test_a_missing_compiler_is_said_once(
     tmp_path: pathlib.Path,
 ) -> None:
     """The text is an eager decoder's."""
-    monkeypatch.setattr("decodekit.neuron_backend.targets.cpu.aoti.has_compiler", lambda: False)
+    monkeypatch.setattr("decodekit.neuron_backend.targets.cpu.toolchain.has_compiler", lambda: False)
     common = ("--prompt", PROMPT, "--max-length", "128", "--dtype", "float64", "--cache", str(tmp_path))
     status, text, _ = run(capsys, *common)
 
-    assert 1 == caplog.text.count("found no C++ compiler")
+    assert 1 == caplog.text.count("compiling needs a C++ compiler")
     assert (status, text) == run(capsys, *common, "--target", "eager")[:2]
 
 

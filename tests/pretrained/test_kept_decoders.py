@@ -52,11 +52,11 @@ class TestFolder:
         self, source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
     ) -> None:
         """Where there is no compiler, a warning names the packages that bring it."""
-        monkeypatch.setattr("decodekit.neuron_backend.targets.cpu.aoti.has_compiler", lambda: False)
+        monkeypatch.setattr("decodekit.neuron_backend.targets.cpu.toolchain.has_compiler", lambda: False)
         shape = {**SHAPE, "target": "auto"}
         Generator.from_pretrained(source, cache=tmp_path / "cache", progress=False, **shape)
 
-        assert 1 == caplog.text.count("found no C++ compiler")
+        assert 1 == caplog.text.count("compiling needs a C++ compiler")
 
     def test_refuses_what_has_no_name(self, source: Path) -> None:
         """An object's text may be that of another."""

@@ -6,9 +6,6 @@ programs of several widths share both. It does not check its inputs; the decoder
 """
 
 import copy
-import os
-import shutil
-import sys
 import tempfile
 from collections.abc import Mapping, Sequence
 from inspect import signature
@@ -27,7 +24,7 @@ from ...models.fused_projections import merge_equal_products, trace_fused
 from ...step import Step, tensors_of
 from .graph_rewrites import rewrite_graph
 from .kernel_description import describe_kernels, is_bit_exact, kernel_metadata
-from .kernel_library import NO_LIBRARY, Library, NoLibrary, archiver
+from .kernel_library import NO_LIBRARY, Library, NoLibrary
 from .traced_kernels import traced_kernels
 
 FINGERPRINT = "decodekit_fingerprint"
@@ -45,19 +42,6 @@ INDUCTOR_OPTIONS = {
     "cpp.min_chunk_size": 1 << 14,
 }
 """Settings with which Inductor's loops round a column alike at every width and number of threads."""
-
-INSTALL_COMPILER = (
-    "'xcode-select --install'"
-    if sys.platform == "darwin"
-    else "'apt install g++ binutils', or on Fedora and Amazon Linux 'dnf install gcc-c++ binutils'"
-)
-"""What to do where :func:`has_compiler` is False."""
-
-
-def has_compiler() -> bool:
-    """Whether AOTInductor's C++ compiler and an archiver are installed."""
-    compiler = os.environ.get("CXX", "clang++" if sys.platform == "darwin" else "g++")
-    return all(shutil.which(tool) is not None for tool in (compiler, archiver()))
 
 
 def compile_package(

@@ -23,7 +23,7 @@ from ...row_steps import RowStep
 from ...step import DecoderStep, Step, TreeStep, tensors_of
 from ..compiler_cache import private_compiler_cache
 from ..target import NOT_SAVED
-from . import aoti
+from . import aoti, toolchain
 from .kernel_library import KernelDtypes, Library, NoLibrary
 from .program_loading import CpuProgram, load_program
 
@@ -37,15 +37,15 @@ class CpuTarget:
     One program per width, which serves every span; saved and loaded without a compiler.
 
     Raises:
-        ValueError: A C++ compiler or an archiver is needed and missing.
+        ValueError: What :mod:`~.toolchain` names is needed and missing.
     """
 
     name: ClassVar[str] = "cpu"
     copies_by_program: ClassVar[bool] = False
 
     def require(self) -> None:
-        """Refuse a machine without a C++ compiler and an archiver."""
-        _require_compiler()
+        """Refuse a machine on which nothing can be compiled."""
+        toolchain.require()
 
     def default_widths(self, max_length: int) -> tuple[int, ...]:
         """1, 5 and 128."""
@@ -53,7 +53,7 @@ class CpuTarget:
 
     def compile(self, decoder: "StaticDecoder") -> None:
         """Compile every width and compare with the stock model."""
-        _require_compiler()
+        toolchain.require()
         with private_compiler_cache():
             self._compile(decoder)
 
@@ -247,12 +247,3 @@ def _package(packages: Mapping[str, Package], name: str) -> Package:
     if name not in packages:
         raise ValueError(f"a saved decoder must have a program for each of its widths: got no {name}")
     return packages[name]
-
-
-def _require_compiler() -> None:
-    if not aoti.has_compiler():
-        raise ValueError(
-            "target 'cpu' needs a C++ compiler and an archiver: g++ and ar, or what the variables CXX and AR "
-            "name: got not both; "
-            "target 'eager' needs none"
-        )

@@ -2,6 +2,7 @@
 
 import logging
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Callable
@@ -11,9 +12,11 @@ from typing import Any
 
 import attrs
 import pytest
+import torch
+from torch.torch_version import TorchVersion
 
 from decodekit.neuron_backend import NativeTarget
-from decodekit.neuron_backend.targets.cpu import aoti
+from decodekit.neuron_backend.targets.cpu import toolchain
 from decodekit.neuron_backend.targets.cuda.cuda_runtime import CudaRuntime
 from decodekit.neuron_backend.targets.neuron import detect
 from decodekit.neuron_backend.targets.neuron.detect import NeuronFound
@@ -96,7 +99,7 @@ class TestAuto:
     ) -> None:
         """And a package to run on it."""
         machine(kind, **facts)
-        monkeypatch.setattr(aoti, "has_compiler", lambda: True)
+        monkeypatch.setattr(toolchain, "has_compiler", lambda: True)
 
         assert expected == target_named("auto").name
 
@@ -113,9 +116,29 @@ class TestAuto:
 
         (record,) = caplog.records
         assert (logging.WARNING, "decodekit") == (record.levelno, record.name.partition(".")[0])
-        assert aoti.INSTALL_COMPILER in record.getMessage()
+        assert toolchain.INSTALL_COMPILER in record.getMessage()
         with pytest.raises(ValueError, match=r"target 'cpu' needs a C\+\+ compiler and an archiver"):
             target_named("cpu").require()
+
+    def test_is_eager_with_an_old_torch(
+        self, machine: Machine, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        """Whose compiled loops round otherwise."""
+        machine("none")
+        monkeypatch.setattr(CudaRuntime, "lack", lambda self: "no GPU")
+        monkeypatch.setattr(toolchain, "has_compiler", lambda: True)
+        names = {}
+        for version in ("2.9.1+cu128", "2.12.1", "2.13.0+cpu", "2.15.0"):
+            monkeypatch.setattr(torch, "__version__", TorchVersion(version))
+            names[version] = target_named("auto").name
+            if names[version] == "eager":
+                with pytest.raises(
+                    ValueError, match=rf"needs torch 2\.13 or newer.* got torch {re.escape(version)}"
+                ):
+                    target_named("cpu").require()
+
+        assert {"2.9.1+cu128": "eager", "2.12.1": "eager", "2.13.0+cpu": "cpu", "2.15.0": "cpu"} == names
+        assert ["pip install 'torch>=2.13'" in line for line in caplog.messages] == [True, True]
 
     def test_says_nothing_with_a_compiler(
         self, machine: Machine, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
@@ -123,7 +146,7 @@ class TestAuto:
         """Nor where the target was chosen."""
         machine("none")
         monkeypatch.setattr(CudaRuntime, "lack", lambda self: "no GPU")
-        monkeypatch.setattr(aoti, "has_compiler", lambda: True)
+        monkeypatch.setattr(toolchain, "has_compiler", lambda: True)
 
         assert ("cpu", "eager") == (target_named("auto").name, target_named("eager").name)
         assert [] == caplog.records
@@ -170,4 +193,4 @@ def test_text_without_a_compiler(tiny_model: Callable[[str], Any], tmp_path: Pat
 
     assert ["eager 8"] == done.stdout.splitlines()
     # Transformers prints lines of its own.
-    assert 1 == sum(aoti.INSTALL_COMPILER in line for line in done.stderr.splitlines())
+    assert 1 == sum(toolchain.INSTALL_COMPILER in line for line in done.stderr.splitlines())

@@ -12,12 +12,12 @@ from transformers import (
 
 from decodekit.neuron_backend import compile_decoder
 from decodekit.neuron_backend.artifacts.machine import instruction_sets
-from decodekit.neuron_backend.targets.cpu import aoti
+from decodekit.neuron_backend.targets.cpu import toolchain
 from decodekit.neuron_backend.threads import on_threads
 
 pytestmark = [
     pytest.mark.slow,
-    pytest.mark.skipif(not aoti.has_compiler(), reason="needs a C++ compiler"),
+    pytest.mark.skipif(toolchain.lack() is not None, reason="needs a C++ compiler"),
 ]
 
 LENGTH = 90

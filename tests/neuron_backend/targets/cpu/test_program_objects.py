@@ -12,10 +12,10 @@ import torch
 from torch import nn
 
 from decodekit.neuron_backend.lowering.export import without_known_warnings
-from decodekit.neuron_backend.targets.cpu import aoti, program_objects
+from decodekit.neuron_backend.targets.cpu import program_objects, toolchain
 
 pytestmark = pytest.mark.skipif(
-    not aoti.has_compiler() or not program_objects.has_pool(), reason="needs g++ on Linux"
+    toolchain.lack() is not None or not program_objects.has_pool(), reason="needs g++ on Linux"
 )
 
 ROWS, COLUMNS = 300, 20_000

@@ -22,7 +22,7 @@ from decodekit.neuron_backend import (
 )
 from decodekit.neuron_backend.models.early_exit import first_layers
 from decodekit.neuron_backend.progress import Stage
-from decodekit.neuron_backend.targets.cpu import aoti
+from decodekit.neuron_backend.targets.cpu import toolchain
 from decodekit.neuron_backend.targets.cuda import (
     cuda_recording,
     cuda_runtime,
@@ -293,7 +293,7 @@ class TestWithoutAGpu:
 
         monkeypatch.setattr(cuda_runtime, "CudaRuntime", Found)
         monkeypatch.setattr(cuda_target_module, "CudaRuntime", Found)
-        monkeypatch.setattr(aoti, "has_compiler", lambda: False)
+        monkeypatch.setattr(toolchain, "has_compiler", lambda: False)
 
         assert ("cuda" if lack is None else "eager") == target_named("auto").name
 

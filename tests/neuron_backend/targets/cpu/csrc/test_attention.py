@@ -7,11 +7,11 @@ import torch
 from hypothesis import given, settings, strategies as st
 
 from decodekit.neuron_backend.kv_cache.masks import hidden
-from decodekit.neuron_backend.targets.cpu import aoti
+from decodekit.neuron_backend.targets.cpu import toolchain
 from decodekit.neuron_backend.targets.cpu.kernel_library import DTYPES, Library
 from decodekit.neuron_backend.threads import on_threads
 
-pytestmark = pytest.mark.skipif(not aoti.has_compiler(), reason="needs a C++ compiler")
+pytestmark = pytest.mark.skipif(toolchain.lack() is not None, reason="needs a C++ compiler")
 
 SCALE = 0.2
 

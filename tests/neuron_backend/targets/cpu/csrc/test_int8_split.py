@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 import torch
 
-from decodekit.neuron_backend.targets.cpu import aoti
+from decodekit.neuron_backend.targets.cpu import toolchain
 from decodekit.neuron_backend.targets.cpu.kernel_library import SOURCE
 
-pytestmark = pytest.mark.skipif(not aoti.has_compiler(), reason="needs a C++ compiler")
+pytestmark = pytest.mark.skipif(toolchain.lack() is not None, reason="needs a C++ compiler")
 
 PROGRAM = """
 #include <cstdio>

@@ -12,7 +12,7 @@ from hypothesis import given, settings, strategies as st
 from decodekit.neuron_backend.quantization.int4_linear import GROUP, Int4Linear
 from decodekit.neuron_backend.quantization.int8_blocks import to_blocks
 from decodekit.neuron_backend.quantization.int8_linear import Int8Linear
-from decodekit.neuron_backend.targets.cpu import aoti
+from decodekit.neuron_backend.targets.cpu import toolchain
 from decodekit.neuron_backend.targets.cpu.kernel_library import SOURCE, Library
 
 from .....fuzz.kernels.builds import KINDS, command_line
@@ -20,7 +20,7 @@ from ..test_kernel_library import check_alone, check_near, numbers
 
 pytestmark = [
     pytest.mark.slow,
-    pytest.mark.skipif(not aoti.has_compiler(), reason="needs a C++ compiler"),
+    pytest.mark.skipif(toolchain.lack() is not None, reason="needs a C++ compiler"),
 ]
 
 OTHERS = [kind for kind in KINDS if kind.name in ("emulated AMX", "AVX2")]

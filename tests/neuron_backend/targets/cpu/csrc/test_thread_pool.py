@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from decodekit.neuron_backend.targets.cpu import aoti, program_objects
+from decodekit.neuron_backend.targets.cpu import program_objects, toolchain
 
 pytestmark = pytest.mark.skipif(
-    not aoti.has_compiler() or not program_objects.has_pool(), reason="needs g++ on Linux"
+    toolchain.lack() is not None or not program_objects.has_pool(), reason="needs g++ on Linux"
 )
 
 REGIONS = Path(__file__).parent / "regions.cpp"
