@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from .kv_cache.buffers import SPARE, CacheBuffers, PositionedCache
 from .kv_cache.masks import MaskPlan, Reach
 from .kv_cache.writes import CacheWrite, write_in_place
+from .models.cache_argument import cache_argument
 from .tensor_parallel.parallel_layers import all_reduce
 from .tensor_parallel.sharding import ranks_of
 
@@ -120,8 +121,8 @@ class DecoderStep(Step):
             input_ids=ids.masked_fill(padding, 0),
             attention_mask=self.plan.masks(positions, padding, slots, self.model.dtype),
             position_ids=positions.masked_fill(padding, 0),
-            past_key_values=kept,
             use_cache=True,
+            **{cache_argument(self.model): kept},
             **self._keep(ids.shape[1]),
         )
         logits: Tensor = output.logits
@@ -210,8 +211,8 @@ def score_tree(
         input_ids=ids.clamp(min=0),
         attention_mask=plan.tree_masks(positions, written, path, slots, model.dtype),
         position_ids=positions,
-        past_key_values=kept,
         use_cache=True,
+        **{cache_argument(model): kept},
     )
     seen = Reach().tree_sees(positions, written, path, slots, model.dtype)
     return _without_overflow(output.logits, seen, kept, model), kept.tensors

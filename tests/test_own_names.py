@@ -30,12 +30,13 @@ FOREIGN = {
     "neuron_backend/serialization/replaced_folder.py": {"AttributeError"},
     # Models, configs and caches of transformers
     # AttributeError: files of another form than transformers expects
+    "neuron_backend/models/cache_argument.py": {"cache", "past_key_values"},
     "neuron_backend/models/gguf_file.py": {"AttributeError"},
     "neuron_backend/models/tokenizer_source.py": {"AttributeError"},
     "neuron_backend/models/without_bars.py": {"tqdm"},
     "neuron_backend/models/rope_scaling.py": {"rope_parameters", "rope_type"},
     "neuron_backend/models/early_exit.py": {"config"},
-    "neuron_backend/kv_cache/geometry.py": {"layers", "logits", "past_key_values"},
+    "neuron_backend/kv_cache/geometry.py": {"layers", "logits"},
     "neuron_backend/lowering/step_graphs.py": {"_experts_implementation", "set_experts_implementation"},
     "neuron_backend/kv_cache/masks.py": {
         "attention_chunk_size",

@@ -6,19 +6,27 @@ import torch
 from torch import Tensor
 
 from ..validation import is_whole
+from .cache_name import CACHE
 from .token_cache import TokenCache
 
 
-def cache_of(past_key_values: Any) -> TokenCache:
-    """*past_key_values*, or a new record for None; raises ``TypeError`` for a model's own cache."""
-    if past_key_values is None:
+def cache_of(given: Any) -> TokenCache:
+    """*given*, or a new record for None; raises ``TypeError`` for a model's own cache."""
+    if given is None:
         return TokenCache()
-    if not isinstance(past_key_values, TokenCache):
+    if not isinstance(given, TokenCache):
         raise TypeError(
-            "'past_key_values' must be what a TransformersModel returned: got "
-            f"{type(past_key_values).__name__}; the decoder keeps keys and values itself"
+            f"'{CACHE}' must be what a TransformersModel returned: got "
+            f"{type(given).__name__}; the decoder keeps keys and values itself"
         )
-    return past_key_values
+    return given
+
+
+def given_cache(cache: Any, past_key_values: Any) -> Any:
+    """The cache under either of its names; raises ``ValueError`` for both."""
+    if cache is not None and past_key_values is not None:
+        raise ValueError("'cache' and 'past_key_values' are one argument: got both")
+    return past_key_values if cache is None else cache
 
 
 def ids_of(input_ids: Any) -> Tensor:
@@ -38,7 +46,7 @@ def shown_by(attention_mask: Tensor | None, ids: Tensor) -> Tensor:
         return torch.ones_like(ids, dtype=torch.bool)
     if attention_mask.shape != ids.shape:
         raise ValueError(
-            f"'attention_mask' must be {list(ids.shape)}, [rows, columns] with those of past_key_values: "
+            f"'attention_mask' must be {list(ids.shape)}, [rows, columns] with those of the cache: "
             f"got {list(attention_mask.shape)}"
         )
     return attention_mask.cpu() != 0

@@ -3,9 +3,9 @@
 from collections.abc import Mapping
 from typing import Any
 
-MODEL_ARGUMENTS = (
-    "input_ids", "attention_mask", "position_ids", "past_key_values", "logits_to_keep", "use_cache",
-)  # fmt: skip
+from .cache_name import CACHE
+
+MODEL_ARGUMENTS = ("input_ids", "attention_mask", "position_ids", CACHE, "logits_to_keep", "use_cache")
 """Arguments of a forward."""
 
 _IDS = "a decoder is fed token ids; soft prompts and other embeddings need the stock model"

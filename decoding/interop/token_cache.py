@@ -10,11 +10,13 @@ class TokenCache:
 
     Keys and values are in the decoder, which finds them by comparing tokens
     (:class:`~..cache.slots.Slots`). So reordering beams and cropping rejected candidates change this
-    record alone. It may be kept, and given to a later call as ``past_key_values``.
+    record alone. It may be kept, and given to a later call.
     """
 
     is_compileable = False
     is_croppable = True
+    is_linear = (False,)
+    """For one layer: whether it keeps a state in place of columns."""
 
     def __init__(self) -> None:
         self.ids = torch.empty(0, 0, dtype=torch.int64)

@@ -13,7 +13,8 @@ from ..cache.slots import feeder_of
 from ..engine.compatibility import check_decoder
 from ..optional_protocols import DescribesModel, reads_prompts
 from ..protocols import Decoder
-from .forward_arguments import cache_of, check_positions, columns_kept, ids_of, shown_by
+from .cache_name import CACHE
+from .forward_arguments import cache_of, check_positions, columns_kept, given_cache, ids_of, shown_by
 from .last_logits import check_rows, last_logits
 from .refused_options import refuse_arguments, refuse_fields
 from .token_cache import TokenCache
@@ -122,6 +123,7 @@ class TransformersModel(_Mixin):  # type: ignore[misc]
         position_ids: Tensor | None = None,
         past_key_values: TokenCache | None = None,
         *,
+        cache: TokenCache | None = None,
         logits_to_keep: int = 0,
         use_cache: bool | None = None,
         return_dict: bool | None = None,
@@ -130,23 +132,26 @@ class TransformersModel(_Mixin):  # type: ignore[misc]
         Compute the logits of the successors of *input_ids*.
 
         Args:
-            input_ids: ``[rows, columns]``, the columns after those of *past_key_values*.
+            input_ids: ``[rows, columns]``, the columns after those of the cache.
 
-            attention_mask: ``[rows, all columns]``, those of *past_key_values* included; 0 for padding, which
-                is not fed. None: no padding.
+            attention_mask: ``[rows, all columns]``, those of the cache included; 0 for padding, which is
+                not fed. None: no padding.
 
             position_ids: ``[rows, columns]``; must be those that follow from the mask.
 
-            past_key_values: What an earlier call returned.
+            past_key_values: The cache that an earlier call returned.
+
+            cache: The same, by its name since transformers 5.24.
 
             logits_to_keep: The number of last columns to score; 0 for all of *input_ids*.
 
-            use_cache: Whether to return ``past_key_values``.
+            use_cache: Whether to return the cache.
 
             return_dict: False for a tuple.
 
         Returns:
-            ``CausalLMOutputWithPast``: ``logits`` ``[rows, columns to keep, vocab]`` float32, 0 at padding.
+            ``CausalLMOutputWithPast``: ``logits`` ``[rows, columns to keep, vocab]`` float32, 0 at padding;
+            and the cache, as ``cache`` since transformers 5.24 and as ``past_key_values`` before.
 
         Raises:
             TypeError: An argument of another type.
@@ -154,9 +159,10 @@ class TransformersModel(_Mixin):  # type: ignore[misc]
             ValueError: A wrong shape, more rows than the decoder has, a row longer than its positions, or
                 positions other than the mask's.
         """
-        cache = cache_of(past_key_values)
+        given = given_cache(cache, past_key_values)
+        record = cache_of(given)
         new = ids_of(input_ids)
-        ids = cache.with_columns(new)
+        ids = record.with_columns(new)
         seen = shown_by(attention_mask, ids)
         columns = new.shape[1]
         check_positions(position_ids, seen, columns)
@@ -166,9 +172,9 @@ class TransformersModel(_Mixin):  # type: ignore[misc]
         scored = last_logits(self._feeder, rows, kept.sum(dim=1).tolist())
         logits = torch.zeros(*kept.shape, self._feeder.shape.vocab_size)
         logits[kept] = torch.cat(scored)
-        cache.ids = ids
-        returned: Any = None if use_cache is False and past_key_values is None else cache
-        output = CausalLMOutputWithPast(logits=logits, past_key_values=returned)
+        record.ids = ids
+        returned: Any = None if use_cache is False and given is None else record
+        output = CausalLMOutputWithPast(logits=logits, **{CACHE: returned})
         return output.to_tuple() if return_dict is False else output
 
     def generate(self, *args: Any, **options: Any) -> Any:
@@ -190,6 +196,7 @@ class TransformersModel(_Mixin):  # type: ignore[misc]
         past_key_values: TokenCache | None = None,
         attention_mask: Tensor | None = None,
         position_ids: Tensor | None = None,
+        cache: TokenCache | None = None,
         logits_to_keep: int = 1,
         use_cache: bool | None = None,
         **kwargs: Any,
@@ -203,7 +210,7 @@ class TransformersModel(_Mixin):  # type: ignore[misc]
             "input_ids": input_ids,
             "attention_mask": attention_mask,
             "position_ids": position_ids,
-            "past_key_values": past_key_values,
+            CACHE: given_cache(cache, past_key_values),
             "logits_to_keep": logits_to_keep,
             "use_cache": use_cache,
         }
@@ -267,8 +274,8 @@ class TransformersModel(_Mixin):  # type: ignore[misc]
                 "'attention_mask' must be 1 in the last column, as padding_side='left' of a tokenizer makes "
                 f"it: got {mask[:, -1].tolist()}"
             )
-        if generation_config.use_cache is not False or model_kwargs.get("past_key_values") is not None:
-            model_kwargs["past_key_values"] = cache_of(model_kwargs.get("past_key_values"))
+        if generation_config.use_cache is not False or model_kwargs.get(CACHE) is not None:
+            model_kwargs[CACHE] = cache_of(model_kwargs.get(CACHE))
 
 
 def _config_of_sizes(decoder: Decoder) -> Any:

@@ -11,6 +11,7 @@ from ...decoding.forward_checks import check_inputs
 from ..kv_cache.buffers import SPARE
 from ..kv_cache.masks import MaskPlan
 from ..kv_cache.shapes import decoder_shape
+from ..models.cache_argument import cache_argument
 from ..models.unsupported import UnsupportedArchitecture
 from ..step import supports_logits_to_keep
 from .per_row_static_cache import PerRowStaticCache
@@ -85,6 +86,8 @@ class StaticCacheDecoder:
             scored_width=scored_width,
         )
         self._plan = MaskPlan.of(model)
+        # Asked here: what is compiled does not read signatures.
+        self._cache_argument = cache_argument(model)
         self._cache = PerRowStaticCache(model.config, self.shape.max_length + 1)
         self._keeps_logits = supports_logits_to_keep(model)
         self._model = model.to(device).eval()  # type: ignore[arg-type]  # transformers' own annotation
@@ -139,8 +142,8 @@ class StaticCacheDecoder:
             input_ids=ids,
             attention_mask=self._plan.masks(positions, padding, self._slots, self._model.dtype),
             position_ids=positions,
-            past_key_values=self._cache,
             use_cache=True,
+            **{self._cache_argument: self._cache},
             # The head would be the largest cost of a wide prefill.
             **({"logits_to_keep": 1} if self._keeps_logits and not scores_all else {}),
         )

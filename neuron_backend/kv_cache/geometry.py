@@ -6,6 +6,7 @@ import attrs
 import torch
 from torch import Tensor
 
+from ..models.cache_argument import returned_cache
 from ..models.unsupported import UnsupportedArchitecture
 
 if TYPE_CHECKING:
@@ -41,7 +42,7 @@ class Geometry:
         """
         name = type(model).__name__
         output = _run(name, model)
-        layers = _plain_layers(name, getattr(output, "past_key_values", None))
+        layers = _plain_layers(name, returned_cache(output))
         return cls(
             architecture=name,
             layers=tuple(_geometry(layer.keys, layer.values) for layer in layers),

@@ -22,7 +22,10 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
 Forward = Callable[..., Any]
-"""A module and the arguments of its ``forward`` to the result of ``forward``."""
+"""A module and the arguments of its ``forward``, the cache as ``cache``, to the result of ``forward``."""
+
+_CACHE_ARGUMENTS = ("cache", "past_key_values", "layer_past")
+"""Names of the cache in the stock forwards, the first since transformers 5.24."""
 
 # By defining Python module, so that remote code under a known class name is not changed.
 _ADAPTERS: dict[str, Callable[[Any], dict[nn.Module, Forward]]] = {
@@ -48,8 +51,9 @@ def _by_position(forward: Forward) -> Forward:
 
     @functools.wraps(forward)
     def either(module: nn.Module, *args: Any, **kwargs: Any) -> Any:
-        cache = kwargs.get("past_key_values", kwargs.get("layer_past"))
-        call = forward if isinstance(cache, PositionedCache) else type(module).forward
-        return call(module, *args, **kwargs)
+        for name in _CACHE_ARGUMENTS:
+            if isinstance(kwargs.get(name), PositionedCache):
+                return forward(module, *args, cache=kwargs.pop(name), **kwargs)
+        return type(module).forward(module, *args, **kwargs)
 
     return either

@@ -59,41 +59,37 @@ def _linear_bias(slopes: Tensor, positions: Tensor) -> Tensor:
 
 
 def _bloom(
-    body: Any, input_ids: Tensor, *, attention_mask: Tensor, past_key_values: PositionedCache, **_: Any
+    body: Any, input_ids: Tensor, *, attention_mask: Tensor, cache: PositionedCache, **_: Any
 ) -> BaseModelOutputWithPast:
     states = body.word_embeddings_layernorm(body.word_embeddings(input_ids))
-    bias = _linear_bias(body.alibi_slopes, past_key_values.positions).to(states.dtype)
+    bias = _linear_bias(body.alibi_slopes, cache.positions).to(states.dtype)
     # Its layers take rows and heads as one dimension.
     bias = bias.expand(len(input_ids), -1, -1, -1).flatten(0, 1)
     for block in body.h:
-        states = block(
-            states, alibi=bias, attention_mask=attention_mask, layer_past=past_key_values, use_cache=True
-        )[0]
+        states = block(states, alibi=bias, attention_mask=attention_mask, layer_past=cache, use_cache=True)[0]
     return BaseModelOutputWithPast(last_hidden_state=body.ln_f(states))
 
 
 def _falcon(
-    body: Any, input_ids: Tensor, *, attention_mask: Tensor, past_key_values: PositionedCache, **_: Any
+    body: Any, input_ids: Tensor, *, attention_mask: Tensor, cache: PositionedCache, **_: Any
 ) -> BaseModelOutputWithPast:
     states = body.word_embeddings(input_ids)
-    bias = body.alibi_table[:, past_key_values.positions].transpose(0, 1)[:, :, None].to(states.dtype)
+    bias = body.alibi_table[:, cache.positions].transpose(0, 1)[:, :, None].to(states.dtype)
     scale = math.sqrt(body.config.hidden_size // body.num_heads)
     mask = (bias / scale).masked_fill(attention_mask < -1, hidden(states.dtype))
     bias = bias.expand(len(input_ids), -1, -1, -1)
     for block in body.h:
-        states = block(states, alibi=bias, attention_mask=mask, layer_past=past_key_values, use_cache=True)[0]
+        states = block(states, alibi=bias, attention_mask=mask, layer_past=cache, use_cache=True)[0]
     return BaseModelOutputWithPast(last_hidden_state=body.ln_f(states))
 
 
 def _mpt(
-    body: Any, input_ids: Tensor, *, attention_mask: Tensor, past_key_values: PositionedCache, **_: Any
+    body: Any, input_ids: Tensor, *, attention_mask: Tensor, cache: PositionedCache, **_: Any
 ) -> BaseModelOutputWithPast:
     states = body.wte(input_ids)
-    bias = _linear_bias(body.alibi_slopes, past_key_values.positions)
+    bias = _linear_bias(body.alibi_slopes, cache.positions)
     for block in body.blocks:
-        states = block(
-            states, position_bias=bias, attention_mask=attention_mask < 0, layer_past=past_key_values
-        )[0]
+        states = block(states, position_bias=bias, attention_mask=attention_mask < 0, layer_past=cache)[0]
     return BaseModelOutputWithPast(last_hidden_state=body.norm_f(states))
 
 
@@ -103,7 +99,7 @@ def _mpt_attention(
     *,
     position_bias: Tensor,
     attention_mask: Tensor,
-    past_key_values: PositionedCache,
+    cache: PositionedCache,
 ) -> tuple[Tensor, None]:
     # The stock forward takes one bias for all rows; in a tree, rows differ.
     fused = attention.Wqkv(hidden_states)
@@ -111,7 +107,7 @@ def _mpt_attention(
         fused = fused.clamp(min=-attention.clip_qkv, max=attention.clip_qkv)
     heads = fused.unflatten(-1, (3, attention.n_heads, attention.head_dim)).transpose(1, 3)
     query, key, value = heads.unbind(2)
-    key, value = past_key_values.update(key, value, attention.layer_idx)
+    key, value = cache.update(key, value, attention.layer_idx)
     scores = query @ key.transpose(-1, -2) * attention.softmax_scale + position_bias
     scores = scores.masked_fill(attention_mask, hidden(query.dtype))
     weights = scores.float().softmax(dim=-1).to(value.dtype)

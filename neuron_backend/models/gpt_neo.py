@@ -26,14 +26,14 @@ def _gpt_neo(
     *,
     attention_mask: Tensor | dict[str, Tensor],
     position_ids: Tensor,
-    past_key_values: PositionedCache,
+    cache: PositionedCache,
     **_: Any,
 ) -> BaseModelOutputWithPast:
     states = body.wte(input_ids) + body.wpe(position_ids)
     for block in body.h:
         kind = block.attn.attention_type
         mask = attention_mask if isinstance(attention_mask, Tensor) else attention_mask[kind]
-        states = block(states, layer_past=past_key_values, attention_mask=mask, use_cache=True)[0]
+        states = block(states, layer_past=cache, attention_mask=mask, use_cache=True)[0]
     return BaseModelOutputWithPast(last_hidden_state=body.ln_f(states))
 
 
@@ -42,7 +42,7 @@ def _attention(
     hidden_states: Tensor,
     *,
     attention_mask: Tensor,
-    layer_past: PositionedCache,
+    cache: PositionedCache,
     **_: Any,
 ) -> tuple[Tensor, None]:
     def heads(projection: nn.Module) -> Tensor:
@@ -51,7 +51,7 @@ def _attention(
         return states.view(split).transpose(1, 2)
 
     query = heads(attention.q_proj)
-    key, value = layer_past.update(heads(attention.k_proj), heads(attention.v_proj), attention.layer_id)
+    key, value = cache.update(heads(attention.k_proj), heads(attention.v_proj), attention.layer_id)
     # Unscaled scores in float32, as in the stock model.
     scores = query.to(torch.float32) @ key.to(torch.float32).transpose(-1, -2) + attention_mask
     weights = scores.softmax(dim=-1).to(value.dtype)

@@ -23,6 +23,7 @@ from transformers import (
 )
 
 from decodekit.decoding import Generator, MaxNewTokens, TransformersModel
+from decodekit.decoding.interop.cache_name import CACHE
 from decodekit.neuron_backend import CompiledDecoder, StaticDecoder, compile_decoder, load_decoder
 from decodekit.testing import ScriptedDecoder, last_token
 
@@ -222,14 +223,27 @@ def test_a_tokenizer_of_its_own(stock: PreTrainedModel, ours: TransformersModel)
 
 
 def test_a_cache_is_continued(stock: PreTrainedModel, ours: TransformersModel) -> None:
-    """A second call with the first one's ``past_key_values`` goes on as the stock model does."""
+    """A second call with the first one's cache goes on as the stock model does."""
 
     def turns(model: Any) -> list[int]:
         first = said(model, **ONE, return_dict_in_generate=True)
         longer = torch.cat([first.sequences, torch.tensor([[4, 5, 6]])], dim=1)
-        return said(model, input_ids=longer, past_key_values=first.past_key_values)[0].tolist()
+        return said(model, input_ids=longer, **{CACHE: getattr(first, CACHE)})[0].tolist()
 
     assert turns(stock) == turns(ours)
+
+
+def test_the_cache_has_either_name(ours: TransformersModel) -> None:
+    """One at a time, whichever transformers is installed."""
+    ids = ONE["input_ids"]
+    whole = ours(ids).logits[:, 4:]
+    for name in ("cache", "past_key_values"):
+        record = getattr(ours(ids[:, :4]), CACHE)
+
+        torch.testing.assert_close(whole, ours(ids[:, 4:], **{name: record}).logits)
+
+    with pytest.raises(ValueError, match="one argument: got both"):
+        ours(ids[:, 4:], cache=record, past_key_values=record)
 
 
 def test_a_call_is_the_stock_models(stock: PreTrainedModel, ours: TransformersModel) -> None:
@@ -243,8 +257,8 @@ def test_a_call_is_the_stock_models(stock: PreTrainedModel, ours: TransformersMo
 
     cache, ids = None, ONE["input_ids"]
     for column in range(0, 17, 4):
-        output = ours(ids[:, column : column + 4], past_key_values=cache)
-        cache = output.past_key_values
+        output = ours(ids[:, column : column + 4], **{CACHE: cache})
+        cache = getattr(output, CACHE)
 
         expected = stock(ids[:, : column + 4]).logits[:, column:].float()
         torch.testing.assert_close(output.logits, expected)
@@ -358,8 +372,8 @@ def test_refuses_other_objects(ours: TransformersModel) -> None:
         TransformersModel(object())  # type: ignore[arg-type]
     with pytest.raises(TypeError, match="'config' must be a transformers"):
         TransformersModel(ours.decoder, config={})
-    with pytest.raises(TypeError, match="'past_key_values' must be what a TransformersModel returned"):
-        said(ours, **ONE, past_key_values=transformers.DynamicCache())
+    with pytest.raises(TypeError, match=f"'{CACHE}' must be what a TransformersModel returned"):
+        said(ours, **ONE, **{CACHE: transformers.DynamicCache()})
     with pytest.raises(TypeError, match="whole numbers"):
         ours(torch.tensor([[0.5]]))
     with pytest.raises(ValueError, match=r"'attention_mask' must be \[1, 17\]"):
@@ -382,7 +396,7 @@ def test_leans_on_these_private_methods() -> None:
     }  # fmt: skip
     private = {name for name in vars(TransformersModel) if name.startswith("_") and not name.endswith("__")}
 
-    assert "5.23" == ".".join(transformers.__version__.split(".")[:2])
+    assert ".".join(transformers.__version__.split(".")[:2]) in ("5.23", "5.24")
     assert {*overridden, "_is_stateful"} == private
     for name, parameters in overridden.items():
         for owner in (GenerationMixin, TransformersModel):

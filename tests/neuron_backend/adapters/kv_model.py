@@ -6,6 +6,8 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
+from decodekit.neuron_backend.models.cache_argument import cache_argument
+
 
 class _Active:
     """Keys and values of one call: the slots of the cache, then the call's own columns."""
@@ -114,8 +116,8 @@ class KvModel:
             input_ids=ids.long(),
             attention_mask=mask,
             position_ids=positions.long(),
-            past_key_values=active,
             use_cache=True,
+            **{cache_argument(self.model): active},
         )
         self.new = active.new
         return output.logits.float()
