@@ -8,6 +8,7 @@ from torch import Tensor
 from transformers.generation.utils import GenerateDecoderOnlyOutput
 
 from ..decoding import Generator, Sample, TransformersModel
+from ..decoding.interop.cache_name import CACHE
 from ..decoding.optional_protocols import TakesArgmax, stages_of
 from ..decoding.protocols import (
     Decoder,
@@ -34,7 +35,7 @@ from .generate_arguments import (
     stop_of,
 )
 
-_TAKEN = ("attention_mask", "position_ids", "past_key_values", "logits_to_keep", "use_cache")
+_TAKEN = ("attention_mask", "position_ids", CACHE, "logits_to_keep", "use_cache")
 """Model arguments that ``generate`` prepares itself."""
 
 _REFUSED = ("output_scores", "output_logits", "output_attentions", "output_hidden_states")
@@ -176,8 +177,6 @@ def _check(config: Any, model_kwargs: dict[str, Any]) -> None:
     for name, value in model_kwargs.items():
         if value is not None and name not in _TAKEN:
             raise ValueError(f"decodekit_generate takes no model argument '{name}': got {value!r:.80}")
-    cache = model_kwargs.get("past_key_values")
+    cache = model_kwargs.get(CACHE)
     if cache is not None and cache.get_seq_length():
-        raise ValueError(
-            "'past_key_values' must be left out: the decoder keeps what it was fed. Give whole prompts"
-        )
+        raise ValueError(f"'{CACHE}' must be left out: the decoder keeps what it was fed. Give whole prompts")

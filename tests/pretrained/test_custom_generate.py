@@ -31,6 +31,7 @@ from decodekit.decoding import (
     StopTokens,
     TransformersModel,
 )
+from decodekit.decoding.interop.cache_name import CACHE
 from decodekit.neuron_backend import StaticDecoder
 from decodekit.pretrained import decodekit_generate
 from decodekit.pretrained.draft_fields import drafting_of
@@ -298,15 +299,15 @@ def test_refused(name: str, stock: PreTrainedModel, decoder: StaticDecoder) -> N
 def test_a_filled_cache_is_refused(stock: PreTrainedModel, decoder: StaticDecoder) -> None:
     """The decoder keeps what it was fed: whole prompts are given, and nothing of them is fed twice."""
     first = said(stock, **padded(PROMPTS[:1]), return_dict_in_generate=True)
-    assert isinstance(first.past_key_values, DynamicCache)
+    assert isinstance(getattr(first, CACHE), DynamicCache)
     with pytest.raises(ValueError, match="Give whole prompts"):
         said(
             stock,
             input_ids=first.sequences,
             attention_mask=None,
-            past_key_values=first.past_key_values,
             decoder=decoder,
             custom_generate=decodekit_generate,
+            **{CACHE: getattr(first, CACHE)},
         )
 
 
