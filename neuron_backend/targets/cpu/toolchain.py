@@ -72,5 +72,5 @@ def require() -> None:
     if (found := lack()) is not None:
         raise ValueError(
             f"target 'cpu' needs {found.needed}: got {found.found}; "
-            f"{found.remedy} mends it, and target 'eager' needs neither"
+            f"{found.remedy} mends it, and target 'eager' does without"
         )
