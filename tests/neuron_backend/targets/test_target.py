@@ -51,6 +51,13 @@ def traced(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, module.__name__, module)
 
 
+@pytest.fixture
+def only_a_cpu(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Neither a Neuron device nor a GPU."""
+    machine("none")
+    monkeypatch.setattr(CudaRuntime, "lack", lambda self: "no GPU")
+
+
 class TestNeuron:
     @pytest.mark.parametrize(("kind", "expected"), [("native", "neuron-native"), ("traced", "neuron-traced")])
     def test_is_the_target_of_the_installed_packages(
@@ -104,11 +111,9 @@ class TestAuto:
         assert expected == target_named("auto").name
 
     def test_is_eager_without_a_compiler(
-        self, machine: Machine, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+        self, only_a_cpu: None, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
     ) -> None:
         """With one line that says what to install; an explicit target is an error."""
-        machine("none")
-        monkeypatch.setattr(CudaRuntime, "lack", lambda self: "no GPU")
         monkeypatch.setenv("PATH", "/nonexistent")
         monkeypatch.delenv("CXX", raising=False)
 
@@ -121,11 +126,9 @@ class TestAuto:
             target_named("cpu").require()
 
     def test_is_eager_with_an_old_torch(
-        self, machine: Machine, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+        self, only_a_cpu: None, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
     ) -> None:
         """Whose compiled loops round otherwise."""
-        machine("none")
-        monkeypatch.setattr(CudaRuntime, "lack", lambda self: "no GPU")
         monkeypatch.setattr(toolchain, "has_compiler", lambda: True)
         names = {}
         for version in ("2.9.1+cu128", "2.12.1", "2.13.0+cpu", "2.15.0"):
@@ -141,11 +144,9 @@ class TestAuto:
         assert ["pip install 'torch>=2.13'" in line for line in caplog.messages] == [True, True]
 
     def test_says_nothing_with_a_compiler(
-        self, machine: Machine, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+        self, only_a_cpu: None, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
     ) -> None:
         """Nor where the target was chosen."""
-        machine("none")
-        monkeypatch.setattr(CudaRuntime, "lack", lambda self: "no GPU")
         monkeypatch.setattr(toolchain, "has_compiler", lambda: True)
 
         assert ("cpu", "eager") == (target_named("auto").name, target_named("eager").name)
