@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -20,28 +21,32 @@ constexpr float MIDDLE = 8;
 // Rows whose totals are kept at a time.
 constexpr int INT4_ROWS = 8;
 
-// The value of a group's product, times BASE, from those of its terms: part(d) is that of term d, the most
-// significant first. The first two are added without rounding, since a group's sums have few digits.
-template <int COUNT, class F>
+// Digits of an input of type T.
+template <class T>
+constexpr int NIBBLE_DIGITS = sizeof(NibbleDigit) == 1 ? SPLIT_TERMS<T> : (SPLIT_TERMS<T> + 1) / 2;
+
+// The value of a group's product, times BASE, from those of its digits: part(d) is that of digit d, the most
+// significant first. Two terms are added without rounding, since a group's sums have few digits.
+template <class T, class F>
 inline auto join(F part) {
   using Numbers = decltype(part(0));
-  const Numbers sum = part(0) * Numbers(BASE) + part(1);
-  if constexpr (COUNT == 2) {
+  const Numbers sum = sizeof(NibbleDigit) == 1 ? part(0) * Numbers(BASE) + part(1) : part(0);
+  if constexpr (SPLIT_TERMS<T> == 2) {
     return sum;
   } else {
-    return sum + part(2) * Numbers(INVERSE);
+    return sum + part(NIBBLE_DIGITS<T> - 1) * Numbers(INVERSE);
   }
 }
 
-// The sum of the inputs of each group, [rows][groups], from split inputs of COUNT terms.
-template <int COUNT>
+// The sum of the inputs of each group, [rows][groups], from their terms.
+template <class T>
 inline void sum_groups(int64_t rows, const int8_t* terms, int64_t in, float* sums) {
   const int64_t groups = in / GROUP;
 #pragma omp parallel for schedule(static) if (rows * in >= WORTH_SPLITTING)
   for (int64_t row = 0; row < rows; ++row) {
     for (int64_t group = 0; group < groups; ++group) {
-      sums[row * groups + group] = join<COUNT>([&](int d) {
-        const int8_t* of = terms + (row * COUNT + d) * in + group * GROUP;
+      sums[row * groups + group] = join<T>([&](int d) {
+        const int8_t* of = terms + (row * SPLIT_TERMS<T> + d) * in + group * GROUP;
         int32_t sum = 0;
 #pragma omp simd reduction(+ : sum)
         for (int k = 0; k < GROUP; ++k) sum += of[k];
@@ -49,6 +54,38 @@ inline void sum_groups(int64_t rows, const int8_t* terms, int64_t in, float* sum
       });
     }
   }
+}
+
+// The same, and joins terms to digits of 16 bits.
+template <class T>
+inline void join_groups(int64_t rows, const int8_t* terms, int64_t in, int16_t* digits, float* sums) {
+  constexpr int TERMS = SPLIT_TERMS<T>, DIGITS = (TERMS + 1) / 2;
+#pragma omp parallel for schedule(static) if (rows * in >= WORTH_SPLITTING)
+  for (int64_t row = 0; row < rows; ++row) {
+    const int8_t* const of = terms + row * TERMS * in;
+    int16_t* const to = digits + row * DIGITS * in;
+    for (int64_t k = 0; k < in; k += GROUP) {
+      float sum = static_cast<float>(join_terms(of + k, of + in + k, GROUP, to + k));
+      if constexpr (TERMS > 2) sum += static_cast<float>(widen_terms(of + 2 * in + k, GROUP, to + in + k)) * INVERSE;
+      sums[(row * in + k) / GROUP] = sum;
+    }
+  }
+}
+
+// Separates pairs of numbers: the first of each, and the second.
+template <class T>
+inline void separate(const T* pairs, Floats& first, Floats& second) {
+  std::tie(first, second) = at::vec::deinterleave2(as_floats(pairs), as_floats(pairs + Floats::size()));
+}
+
+// A bfloat16 is the upper half of a float32. Converted and then separated, they take longer than a row's product.
+inline void separate(const c10::BFloat16* pairs, Floats& first, Floats& second) {
+  using Bits = uint32_t __attribute__((vector_size(Floats::size() * sizeof(float))));
+  Bits both;
+  std::memcpy(&both, pairs, sizeof both);
+  const Bits lower_half = both << 16, upper_half = both & 0xffff0000u;
+  first = Floats::loadu(&lower_half);
+  second = Floats::loadu(&upper_half);
 }
 
 // The scales of one group of a block, and what stands for its zeros, from the scale and the value of integer 8 of
@@ -60,24 +97,40 @@ struct GroupLevels {
   explicit GroupLevels(const T* levels) {
     constexpr int LANES = Floats::size();
     for (int part = 0; part < BLOCK / LANES; ++part) {
-      const T* of = levels + 2 * LANES * part;
-      const auto [scales, middle] = at::vec::deinterleave2(as_floats(of), as_floats(of + LANES));
-      scale[part] = scales;
-      zero[part] = middle - Floats(MIDDLE) * scales;
+      Floats middle;
+      separate(levels + 2 * LANES * part, scale[part], middle);
+      zero[part] = middle - Floats(MIDDLE) * scale[part];
     }
   }
 };
 
-// Adds one group to the totals [ROWS][BLOCK]: `found` are the sums of the TERMS terms, `inputs` the sums of a row's
+// Groups after which levels are read that are fetched now.
+constexpr int64_t GROUPS_AHEAD = 3;
+
+// Fetches the levels of a later group, of the next block at the end: those of a block's groups are far apart, which no
+// processor foresees. Without, on Zen 2, a row waits for them most of its time.
+template <class T>
+inline __attribute__((always_inline)) void fetch_levels(
+    const T* levels, int64_t groups, int64_t outputs, int64_t block, int64_t group) {
+  group += GROUPS_AHEAD;
+  if (group >= groups) {
+    group -= groups;
+    ++block;
+  }
+  const T* const of = levels + (group * outputs + block * BLOCK) * 2;
+  for (int64_t i = 0; i < 2 * BLOCK; i += CACHE_LINE / static_cast<int64_t>(sizeof(T))) fetch<1>(of + i, 0);
+}
+
+// Adds one group to the totals [ROWS][BLOCK]: `found` are the sums of the digits, `inputs` the sums of a row's
 // inputs, with row stride `apart`.
-template <int TERMS, int ROWS>
+template <class T, int ROWS>
 inline void add_group(
     const int32_t (*found)[BLOCK], const GroupLevels& levels, const float* inputs, int64_t apart,
     float (*total)[BLOCK]) {
   constexpr int LANES = Floats::size();
   for (int n = 0; n < BLOCK; n += LANES) {
     for (int row = 0; row < ROWS; ++row) {
-      const Floats sum = join<TERMS>([&](int d) { return as_floats(found[row * TERMS + d] + n); });
+      const Floats sum = join<T>([&](int d) { return as_floats(found[row * NIBBLE_DIGITS<T> + d] + n); });
       const Floats more = sum * levels.scale[n / LANES] + Floats(inputs[row * apart]) * levels.zero[n / LANES];
       (Floats::loadu(total[row] + n) + more).store(total[row] + n);
     }
@@ -119,7 +172,7 @@ void multiply_tiles(
             alignas(64) int32_t found[(some() * TERMS + TILE - 1) / TILE * TILE][BLOCK];
             const int64_t row = first + begin;
             weights.sums(some() * TERMS, terms + row * TERMS * in + group * GROUP, in, found);
-            add_group<TERMS, some()>(found, of, inputs + row * groups + group, groups, total + begin);
+            add_group<T, some()>(found, of, inputs + row * groups + group, groups, total + begin);
           });
         }
         for (int64_t row = first; row < first + count; ++row)
@@ -135,18 +188,6 @@ void multiply_tiles(
 
 // Rows that share an unpacked group.
 constexpr int UNPACKED_ROWS = 64;
-
-// Joins the two terms of each input, and adds up each group of inputs to [rows][groups].
-inline void join_groups(int64_t rows, const int8_t* terms, int64_t in, int16_t* joined, float* sums) {
-#pragma omp parallel for schedule(static) if (rows * in >= WORTH_SPLITTING)
-  for (int64_t row = 0; row < rows; ++row) {
-    const int8_t* const first = terms + 2 * row * in;
-    for (int64_t k = 0; k < in; k += GROUP) {
-      const int32_t sum = join_terms(first + k, first + in + k, GROUP, joined + row * in + k);
-      sums[(row * in + k) / GROUP] = static_cast<float>(sum);
-    }
-  }
-}
 
 // Vectors of outputs whose sums are kept in registers at a time.
 constexpr int SPAN = 4;
@@ -189,6 +230,7 @@ void multiply_pairs(
       const int64_t count = std::min<int64_t>(UNPACKED_ROWS, rows - first);
       alignas(64) float total[UNPACKED_ROWS][BLOCK] = {};
       for (int64_t group = 0; group < groups; ++group) {
+        fetch_levels(levels, groups, outputs, block, group);
         const Pairs weights(packed + (block * in + group * GROUP) * HALF);
         const GroupLevels of(levels + (group * outputs + block * BLOCK) * 2);
         each_part_of_rows<PAIR_ROWS>(count, [&](int64_t begin, auto some) {
@@ -228,35 +270,44 @@ void int4_gemm(int64_t rows, const T* x, const uint8_t* packed, const T* levels,
 #else
   [[maybe_unused]] constexpr bool in_tiles = false;
 #endif
+  const auto joined = [=] {
+    static thread_local std::vector<int16_t> kept;
+    grow(kept, rows * (TERMS + 1) / 2 * in);
+    join_groups<T>(rows, terms, in, kept.data(), inputs);
+    return static_cast<const int16_t*>(kept.data());
+  };
 #ifdef DECODEKIT_NIBBLE_PAIRS
   if constexpr (TERMS == 2) {
-    if (rows > FEW_ROWS && !in_tiles) {
-      static thread_local std::vector<int16_t> joined;
-      grow(joined, rows * in);
-      join_groups(rows, terms, in, joined.data(), inputs);
-      multiply_pairs(rows, joined.data(), largest, inputs, packed, levels, y, blocks, in, in_threads);
-      return;
-    }
+    if (rows > FEW_ROWS && !in_tiles)
+      return multiply_pairs(rows, joined(), largest, inputs, packed, levels, y, blocks, in, in_threads);
   }
 #endif
-  sum_groups<TERMS>(rows, terms, in, inputs);
+  constexpr int DIGITS = NIBBLE_DIGITS<T>;
+  const NibbleDigit* digits;
+  if constexpr (std::is_same_v<NibbleDigit, int16_t>) {
+    digits = joined();
+  } else {
+    sum_groups<T>(rows, terms, in, inputs);
+    digits = terms;
+  }
 #ifdef DECODEKIT_NIBBLE_TILES
   if (in_tiles) return multiply_tiles(rows, terms, largest, inputs, packed, levels, y, blocks, in, in_threads);
 #endif
 #pragma omp parallel for schedule(static) if (in_threads)
   for (int64_t block = 0; block < blocks; ++block)
     each_part_of_rows<INT4_ROWS>(rows, [=](int64_t first, auto count) {
-      constexpr int SUMS = count() * TERMS;
+      constexpr int SUMS = count() * DIGITS;
       alignas(64) float total[count()][BLOCK] = {};
       for (int64_t group = 0; group < groups; ++group) {
+        fetch_levels(levels, groups, outputs, block, group);
         alignas(64) int32_t found[SUMS][BLOCK];
-        each_of<SUMS, NIBBLE_SUMS>([&](int term, auto some) {
+        each_of<SUMS, NIBBLE_SUMS>([&](int digit, auto some) {
           nibble_sums<some()>(
-              terms + (first * TERMS + term) * in + group * GROUP, in, packed + (block * in + group * GROUP) * HALF,
-              found + term);
+              digits + (first * DIGITS + digit) * in + group * GROUP, in, packed + (block * in + group * GROUP) * HALF,
+              found + digit);
         });
         const GroupLevels of(levels + (group * outputs + block * BLOCK) * 2);
-        add_group<TERMS, count()>(found, of, inputs + first * groups + group, groups, total);
+        add_group<T, count()>(found, of, inputs + first * groups + group, groups, total);
       }
       for (int row = 0; row < count(); ++row)
         store_block(total[row], largest[first + row] / LARGEST / BASE, y + (first + row) * outputs + block * BLOCK);

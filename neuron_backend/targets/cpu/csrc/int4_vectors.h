@@ -18,7 +18,9 @@ constexpr int GROUP = 32;
 constexpr int BLOCK = 64;
 constexpr int HALF = BLOCK / 2;
 
-// nibble_sums: sums of one group of inputs, [COUNT][BLOCK], for COUNT rows of int8 terms, `in` apart.
+// NibbleDigit: an input is given as its int8 terms, or as digits of 16 bits, which are two terms each.
+//
+// nibble_sums: sums of one group of inputs, [COUNT][BLOCK], for COUNT rows of digits, `in` apart.
 //
 // Pairs: the weights of one group as 16-bit integers, unpacked once for many rows. of[k / 2][v] are those of inputs k
 // and k + 1, adjacent, for the outputs of vector v. add_products: adds their products by a pair of inputs to a vector.
@@ -26,7 +28,9 @@ constexpr int HALF = BLOCK / 2;
 #if defined(DECODEKIT_AVX512) && defined(__AVX512VNNI__) && defined(__AVX512VBMI__)
 #define DECODEKIT_NIBBLES
 
-// Terms whose sums are computed at a time: four vectors each, in registers.
+using NibbleDigit = int8_t;
+
+// Digits whose sums are computed at a time: four vectors each, in registers.
 constexpr int NIBBLE_SUMS = 4;
 
 // Calls f(part, weights) for four inputs; `weights` are those of 16 outputs, four inputs adjacent per output.
@@ -100,64 +104,72 @@ inline __m512 as_numbers(__m512i of) { return _mm512_cvtepi32_ps(of); }
 
 #elif !defined(DECODEKIT_PORTABLE) && defined(__AVX2__)
 
-// Four vectors each: 8 registers of 16.
+using NibbleDigit = int16_t;
+
+// Four sums each of a vector of outputs: 8 registers of 16.
 constexpr int NIBBLE_SUMS = 2;
 
-// The first of 8 outputs in each half of each of four vectors.
-constexpr int ORDER[4][2] = {{0, 16}, {8, 24}, {HALF, HALF + 16}, {HALF + 8, HALF + 24}};
+// The weights of four inputs, [8 outputs][4]: those of inputs 0, 2, 1 and 3, each with the weight of an output HALF
+// further in its upper half. Four outputs are adjacent, the other four are 16 further.
+using Quads = __m256i[2];
 
-// Calls f(i, weights) for the weights of two inputs, the two adjacent per output, in ORDER.
-template <class F>
-inline __attribute__((always_inline)) void each_pair(const uint8_t* packed, F f) {
-  const __m256i low = _mm256_set1_epi8(15);
-  const __m256i first = _mm256_loadu_si256((const __m256i*)packed);
-  const __m256i second = _mm256_loadu_si256((const __m256i*)(packed + HALF));
-  fetch<1>(packed);
-  const __m256i left = _mm256_unpacklo_epi8(first, second), right = _mm256_unpackhi_epi8(first, second);
-  f(0, _mm256_and_si256(left, low));
-  f(1, _mm256_and_si256(right, low));
-  f(2, _mm256_and_si256(_mm256_srli_epi16(left, 4), low));
-  f(3, _mm256_and_si256(_mm256_srli_epi16(right, 4), low));
+// Quads 2 * PART and the next of four.
+template <int PART>
+inline __attribute__((always_inline)) void load_quads(const uint8_t* packed, Quads& quads) {
+  const auto row = [=](int k) { return _mm256_loadu_si256((const __m256i*)(packed + k * HALF)); };
+  const auto half = [](__m256i a, __m256i b) { return PART ? _mm256_unpackhi_epi8(a, b) : _mm256_unpacklo_epi8(a, b); };
+  const __m256i even = half(row(0), row(2)), odd = half(row(1), row(3));
+  quads[0] = _mm256_unpacklo_epi16(even, odd);
+  quads[1] = _mm256_unpackhi_epi16(even, odd);
 }
 
-// Inputs whose products by nibbles fit in 16 bits: 15 * 127 * 16 is 30,480.
-constexpr int SHORT = 16;
+// Vectors of eight adjacent outputs from two of quads: the lower ones, and those 16 further.
+inline __m256i lower(__m256i a, __m256i b) { return _mm256_permute2x128_si256(a, b, 0x20); }
+inline __m256i upper(__m256i a, __m256i b) { return _mm256_permute2x128_si256(a, b, 0x31); }
 
-// Sums of SHORT products, in ORDER.
-template <std::size_t... I>
-inline __attribute__((always_inline)) void short_sums(
-    const int8_t* x, int64_t in, const uint8_t* packed, __m256i (&sum)[sizeof...(I)][4], std::index_sequence<I...>) {
-  for (auto& term : sum) std::fill(std::begin(term), std::end(term), _mm256_setzero_si256());
-  // Unrolled, GCC 12 keeps sums in memory.
+// Sums for the 32 outputs of a PART. Those of weights with an output HALF further in their upper halves are `both`.
+template <int PART, std::size_t... I>
+__attribute__((always_inline)) inline void part_sums(
+    const int16_t* x, int64_t in, const uint8_t* packed, int32_t (*found)[BLOCK], std::index_sequence<I...>) {
+  const __m256i bytes = _mm256_set1_epi16(0xff), nibbles = _mm256_set1_epi16(0xf);
+  __m256i both[sizeof...(I)][2], low[sizeof...(I)][2];
+  ((both[I][0] = both[I][1] = low[I][0] = low[I][1] = _mm256_setzero_si256()), ...);
 #pragma GCC unroll 1
-  for (int k = 0; k < SHORT; k += 2) {
-    const auto pair = [=](std::size_t term) __attribute__((always_inline)) {
-      int16_t two;
-      std::memcpy(&two, x + term * in + k, sizeof two);
-      return _mm256_set1_epi16(two);
+  for (int k = 0; k < GROUP; k += 4) {
+    Quads quads;
+    load_quads<PART>(packed + k * HALF, quads);
+    fetch<1>(packed + (k + 2 * PART) * HALF);
+    const auto add = [=](int first, __m256i weights, int v, auto& to) __attribute__((always_inline)) {
+      const auto pair = [=](std::size_t digit) __attribute__((always_inline)) {
+        int32_t two;
+        std::memcpy(&two, x + digit * in + k + first, sizeof two);
+        return _mm256_set1_epi32(two);
+      };
+      ((to[I][v] = _mm256_add_epi32(to[I][v], _mm256_madd_epi16(weights, pair(I)))), ...);
     };
-    const __m256i inputs[] = {pair(I)...};
-    each_pair(packed + k * HALF, [&](int i, __m256i weights) __attribute__((always_inline)) {
-      ((sum[I][i] = _mm256_add_epi16(sum[I][i], _mm256_maddubs_epi16(weights, inputs[I]))), ...);
-    });
+    for (int v = 0; v < 2; ++v) {
+      const __m256i first = _mm256_and_si256(quads[v], bytes), second = _mm256_srli_epi16(quads[v], 8);
+      add(0, first, v, both);
+      add(0, _mm256_and_si256(quads[v], nibbles), v, low);
+      add(2, second, v, both);
+      add(2, _mm256_and_si256(second, nibbles), v, low);
+    }
   }
+  const auto store = [=](std::size_t digit, const __m256i (&both)[2], const __m256i (&low)[2]) {
+    const auto put = [=](int output, __m256i sums) { _mm256_storeu_si256((__m256i*)(found[digit] + output), sums); };
+    const auto high = [&](int v) { return _mm256_srai_epi32(_mm256_sub_epi32(both[v], low[v]), 4); };
+    put(8 * PART, lower(low[0], low[1]));
+    put(8 * PART + 16, upper(low[0], low[1]));
+    put(8 * PART + HALF, lower(high(0), high(1)));
+    put(8 * PART + HALF + 16, upper(high(0), high(1)));
+  };
+  (store(I, both[I], low[I]), ...);
 }
 
 template <int COUNT>
-inline void nibble_sums(const int8_t* x, int64_t in, const uint8_t* packed, int32_t (*found)[BLOCK]) {
-  constexpr auto terms = std::make_index_sequence<COUNT>();
-  __m256i first[COUNT][4], second[COUNT][4];
-  short_sums(x, in, packed, first, terms);
-  short_sums(x + SHORT, in, packed + SHORT * HALF, second, terms);
-  for (int term = 0; term < COUNT; ++term)
-    for (int i = 0; i < 4; ++i)
-      for (int half = 0; half < 2; ++half) {
-        const auto wide = [=](__m256i of) {
-          return _mm256_cvtepi16_epi32(half ? _mm256_extracti128_si256(of, 1) : _mm256_castsi256_si128(of));
-        };
-        const __m256i sum = _mm256_add_epi32(wide(first[term][i]), wide(second[term][i]));
-        _mm256_storeu_si256((__m256i*)(found[term] + ORDER[i][half]), sum);
-      }
+__attribute__((noinline)) void nibble_sums(const int16_t* x, int64_t in, const uint8_t* packed, int32_t (*found)[BLOCK]) {
+  part_sums<0>(x, in, packed, found, std::make_index_sequence<COUNT>());
+  part_sums<1>(x, in, packed, found, std::make_index_sequence<COUNT>());
 }
 
 #ifdef DECODEKIT_AVX2
@@ -165,21 +177,37 @@ inline void nibble_sums(const int8_t* x, int64_t in, const uint8_t* packed, int3
 
 using IntegerVector = __m256i;
 
-constexpr int FEW_ROWS = 1;
+constexpr int FEW_ROWS = 2;
 constexpr int PAIR_ROWS = 3;
 
 struct Pairs {
   alignas(32) int32_t of[GROUP / 2][8][8];
 
   explicit Pairs(const uint8_t* packed) {
-    for (int k = 0; k < GROUP; k += 2)
-      each_pair(packed + k * HALF, [&](int i, __m256i weights) {
-        const auto store = [&](int half, __m128i bytes) {
-          _mm256_store_si256((__m256i*)of[k / 2][ORDER[i][half] / 8], _mm256_cvtepu8_epi16(bytes));
-        };
-        store(0, _mm256_castsi256_si128(weights));
-        store(1, _mm256_extracti128_si256(weights, 1));
-      });
+    for (int k = 0; k < GROUP; k += 4) {
+      unpack<0>(packed, k);
+      unpack<1>(packed, k);
+    }
+  }
+
+ private:
+  template <int PART>
+  void unpack(const uint8_t* packed, int k) {
+    Quads quads;
+    load_quads<PART>(packed + k * HALF, quads);
+    fetch<1>(packed + (k + 2 * PART) * HALF);
+    unpack(k, PART, lower(quads[0], quads[1]));
+    unpack(k, PART + 2, upper(quads[0], quads[1]));
+  }
+
+  void unpack(int k, int vector, __m256i quads) {
+    const auto put = [=, this](int pair, int v, __m256i nibbles) {
+      _mm256_store_si256((__m256i*)of[k / 2 + pair][v], _mm256_and_si256(nibbles, _mm256_set1_epi16(0xf)));
+    };
+    put(0, vector, quads);
+    put(0, vector + 4, _mm256_srli_epi16(quads, 4));
+    put(1, vector, _mm256_srli_epi16(quads, 8));
+    put(1, vector + 4, _mm256_srli_epi16(quads, 12));
   }
 };
 
@@ -196,6 +224,8 @@ inline __m256 as_numbers(__m256i of) { return _mm256_cvtepi32_ps(of); }
 #endif
 
 #else
+
+using NibbleDigit = int8_t;
 
 constexpr int NIBBLE_SUMS = 4;
 
