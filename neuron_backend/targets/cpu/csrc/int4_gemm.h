@@ -78,7 +78,8 @@ inline void separate(const T* pairs, Floats& first, Floats& second) {
   std::tie(first, second) = at::vec::deinterleave2(as_floats(pairs), as_floats(pairs + Floats::size()));
 }
 
-// A bfloat16 is the upper half of a float32. Converted and then separated, they take longer than a row's product.
+// A bfloat16 is the upper half of a float32. Converted and then separated, a product by one row takes 4 % longer on
+// Zen 2.
 inline void separate(const c10::BFloat16* pairs, Floats& first, Floats& second) {
   using Bits = uint32_t __attribute__((vector_size(Floats::size() * sizeof(float))));
   Bits both;

@@ -113,12 +113,13 @@ constexpr int NIBBLE_SUMS = 2;
 // further in its upper half. Four outputs are adjacent, the other four are 16 further.
 using Quads = __m256i[2];
 
-// Quads 2 * PART and the next of four.
+// Quads 2 * PART and the next of four. Each part fetches half of the weights that are read later.
 template <int PART>
 inline __attribute__((always_inline)) void load_quads(const uint8_t* packed, Quads& quads) {
   const auto row = [=](int k) { return _mm256_loadu_si256((const __m256i*)(packed + k * HALF)); };
   const auto half = [](__m256i a, __m256i b) { return PART ? _mm256_unpackhi_epi8(a, b) : _mm256_unpacklo_epi8(a, b); };
   const __m256i even = half(row(0), row(2)), odd = half(row(1), row(3));
+  fetch<1>(packed + 2 * PART * HALF);
   quads[0] = _mm256_unpacklo_epi16(even, odd);
   quads[1] = _mm256_unpackhi_epi16(even, odd);
 }
@@ -138,7 +139,6 @@ __attribute__((always_inline)) inline void part_sums(
   for (int k = 0; k < GROUP; k += 4) {
     Quads quads;
     load_quads<PART>(packed + k * HALF, quads);
-    fetch<1>(packed + (k + 2 * PART) * HALF);
     const auto add = [=](int first, __m256i weights, int v, auto& to) __attribute__((always_inline)) {
       const auto pair = [=](std::size_t digit) __attribute__((always_inline)) {
         int32_t two;
@@ -167,7 +167,8 @@ __attribute__((always_inline)) inline void part_sums(
 }
 
 template <int COUNT>
-__attribute__((noinline)) void nibble_sums(const int16_t* x, int64_t in, const uint8_t* packed, int32_t (*found)[BLOCK]) {
+__attribute__((noinline)) void nibble_sums(
+    const int16_t* x, int64_t in, const uint8_t* packed, int32_t (*found)[BLOCK]) {
   part_sums<0>(x, in, packed, found, std::make_index_sequence<COUNT>());
   part_sums<1>(x, in, packed, found, std::make_index_sequence<COUNT>());
 }
@@ -195,7 +196,6 @@ struct Pairs {
   void unpack(const uint8_t* packed, int k) {
     Quads quads;
     load_quads<PART>(packed + k * HALF, quads);
-    fetch<1>(packed + (k + 2 * PART) * HALF);
     unpack(k, PART, lower(quads[0], quads[1]));
     unpack(k, PART + 2, upper(quads[0], quads[1]));
   }
