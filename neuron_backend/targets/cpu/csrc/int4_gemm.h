@@ -108,19 +108,24 @@ struct GroupLevels {
 // Groups after which levels are read that are fetched now.
 constexpr int64_t GROUPS_AHEAD = 3;
 
-// Fetches the levels of a later group, of the next block at the end: those of a block's groups are far apart, which no
-// processor foresees. Without, on Zen 2, a row waits for them most of its time.
+// The scale and the value of integer 8 of each group and output, [groups][outputs][2].
 template <class T>
-inline __attribute__((always_inline)) void fetch_levels(
-    const T* levels, int64_t groups, int64_t outputs, int64_t block, int64_t group) {
-  group += GROUPS_AHEAD;
-  if (group >= groups) {
-    group -= groups;
-    ++block;
+struct Levels {
+  const T* of;
+  int64_t groups, outputs;
+
+  // Those of one group of a block. Fetches those of a later group, of the next block at the end: those of a block's
+  // groups are far apart, which no processor foresees. Without, on Zen 2, a row waits for them most of its time.
+  __attribute__((always_inline)) GroupLevels read(int64_t block, int64_t group) const {
+    const int64_t later = group + GROUPS_AHEAD;
+    const T* const next = later < groups ? at(block, later) : at(block + 1, later - groups);
+    for (int64_t i = 0; i < 2 * BLOCK; i += CACHE_LINE / static_cast<int64_t>(sizeof(T))) fetch<1>(next + i, 0);
+    return GroupLevels(at(block, group));
   }
-  const T* const of = levels + (group * outputs + block * BLOCK) * 2;
-  for (int64_t i = 0; i < 2 * BLOCK; i += CACHE_LINE / static_cast<int64_t>(sizeof(T))) fetch<1>(of + i, 0);
-}
+
+ private:
+  const T* at(int64_t block, int64_t group) const { return of + (group * outputs + block * BLOCK) * 2; }
+};
 
 // Adds one group to the totals [ROWS][BLOCK]: `found` are the sums of the digits, `inputs` the sums of a row's
 // inputs, with row stride `apart`.
@@ -155,9 +160,9 @@ constexpr int TILED_ROWS = 32;
 template <class T>
 void multiply_tiles(
     int64_t rows, const int8_t* terms, const float* largest, const float* inputs, const uint8_t* packed,
-    const T* levels, T* y, int64_t blocks, int64_t in, bool in_threads) {
+    Levels<T> levels, T* y, int64_t blocks, int64_t in, bool in_threads) {
   constexpr int TERMS = SPLIT_TERMS<T>;
-  const int64_t groups = in / GROUP, outputs = blocks * BLOCK;
+  const int64_t groups = levels.groups, outputs = levels.outputs;
 #pragma omp parallel if (in_threads)
   {
     const Tiles tiles(NIBBLE_TILES);
@@ -168,7 +173,7 @@ void multiply_tiles(
         alignas(64) float total[TILED_ROWS][BLOCK] = {};
         for (int64_t group = 0; group < groups; ++group) {
           const NibbleTiles weights(packed + (block * in + group * GROUP) * HALF);
-          const GroupLevels of(levels + (group * outputs + block * BLOCK) * 2);
+          const GroupLevels of = levels.read(block, group);
           each_part_of_rows<INT4_ROWS>(count, [&](int64_t begin, auto some) {
             alignas(64) int32_t found[(some() * TERMS + TILE - 1) / TILE * TILE][BLOCK];
             const int64_t row = first + begin;
@@ -222,18 +227,17 @@ __attribute__((noinline)) void add_pairs(
 // Multiplies many rows of 16-bit inputs, joined from two terms, to the same bits as the terms.
 template <class T>
 void multiply_pairs(
-    int64_t rows, const int16_t* x, const float* largest, const float* inputs, const uint8_t* packed, const T* levels,
+    int64_t rows, const int16_t* x, const float* largest, const float* inputs, const uint8_t* packed, Levels<T> levels,
     T* y, int64_t blocks, int64_t in, bool in_threads) {
-  const int64_t groups = in / GROUP, outputs = blocks * BLOCK;
+  const int64_t groups = levels.groups, outputs = levels.outputs;
 #pragma omp parallel for schedule(static) if (in_threads)
   for (int64_t block = 0; block < blocks; ++block) {
     for (int64_t first = 0; first < rows; first += UNPACKED_ROWS) {
       const int64_t count = std::min<int64_t>(UNPACKED_ROWS, rows - first);
       alignas(64) float total[UNPACKED_ROWS][BLOCK] = {};
       for (int64_t group = 0; group < groups; ++group) {
-        fetch_levels(levels, groups, outputs, block, group);
         const Pairs weights(packed + (block * in + group * GROUP) * HALF);
-        const GroupLevels of(levels + (group * outputs + block * BLOCK) * 2);
+        const GroupLevels of = levels.read(block, group);
         each_part_of_rows<PAIR_ROWS>(count, [&](int64_t begin, auto some) {
           const int64_t row = first + begin;
           for (int vector = 0; vector < BLOCK / Floats::size(); vector += SPAN)
@@ -250,13 +254,14 @@ void multiply_pairs(
 
 #endif
 
-// x is [rows][in], levels [groups][outputs][2], y [rows][outputs]; outputs are those of all blocks.
+// x is [rows][in], `scales` as of Levels, y [rows][outputs]; outputs are those of all blocks.
 template <class T>
-void int4_gemm(int64_t rows, const T* x, const uint8_t* packed, const T* levels, T* y, int64_t blocks, int64_t in) {
+void int4_gemm(int64_t rows, const T* x, const uint8_t* packed, const T* scales, T* y, int64_t blocks, int64_t in) {
   static thread_local Int8Split split;
   static thread_local std::vector<float> kept_inputs;
   constexpr int TERMS = SPLIT_TERMS<T>;
   const int64_t groups = in / GROUP, outputs = blocks * BLOCK;
+  const Levels<T> levels{scales, groups, outputs};
   split.of<T>(rows, x, in, in);
   grow(kept_inputs, rows * groups);
 
@@ -300,15 +305,13 @@ void int4_gemm(int64_t rows, const T* x, const uint8_t* packed, const T* levels,
       constexpr int SUMS = count() * DIGITS;
       alignas(64) float total[count()][BLOCK] = {};
       for (int64_t group = 0; group < groups; ++group) {
-        fetch_levels(levels, groups, outputs, block, group);
         alignas(64) int32_t found[SUMS][BLOCK];
         each_of<SUMS, NIBBLE_SUMS>([&](int digit, auto some) {
           nibble_sums<some()>(
               digits + (first * DIGITS + digit) * in + group * GROUP, in, packed + (block * in + group * GROUP) * HALF,
               found + digit);
         });
-        const GroupLevels of(levels + (group * outputs + block * BLOCK) * 2);
-        add_group<T, count()>(found, of, inputs + first * groups + group, groups, total);
+        add_group<T, count()>(found, levels.read(block, group), inputs + first * groups + group, groups, total);
       }
       for (int row = 0; row < count(); ++row)
         store_block(total[row], largest[first + row] / LARGEST / BASE, y + (first + row) * outputs + block * BLOCK);
