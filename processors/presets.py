@@ -70,7 +70,7 @@ def transformers(
     renormalize_logits: bool = False,
 ) -> Chain:
     """
-    The chain of ``generate(do_sample=True)`` in Hugging Face transformers 5.23.
+    The chain of ``generate(do_sample=True)`` in Hugging Face transformers 5.24.
 
     The order of ``GenerationMixin._get_logits_processor``: biases, penalties and constraints,
     then temperature, top-h, top-k, top-p, min-p, typical, epsilon, eta, then normalisation.

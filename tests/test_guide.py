@@ -39,7 +39,7 @@ def test_a_cache_that_is_only_cropped_is_told_so(guide: dict[str, Any]) -> None:
         def one_row(self, cache: Any, tokens: Any, start: int) -> Any:
             if start < cache.get_seq_length():
                 cache.crop(start - cache.get_seq_length())
-            return self.model(tokens[None], past_key_values=cache).logits[0]
+            return self.model(tokens[None], cache=cache).logits[0]
 
     decoder = Cropping(guide["model"], batch_size=2, max_length=32)
     with pytest.raises(

@@ -14,7 +14,7 @@ def heal_last_tokens(generator: Generator, texts: Sequence[str]) -> list[list[in
     """
     Prompts whose last token is replaced by the likeliest token that begins with it.
 
-    This is the rule of ``generate(token_healing=True)`` in transformers 5.23: white space at the ends of a
+    This is the rule of ``generate(token_healing=True)`` in transformers 5.24: white space at the ends of a
     text is removed; the logits of the tokens whose spelling begins with the last token's get a bias of 10,
     and 1 more for the last token itself, so that it stays when others are hardly likelier; the largest of
     all logits is taken. Where no other token begins with it, a prompt stays as it is. Neither processors nor

@@ -14,7 +14,7 @@ class PerRowLayer(StaticLayer):  # type: ignore[no-untyped-call]  # its hook for
     A layer whose columns are written to given slots.
 
     :class:`~transformers.cache_utils.StaticLayer` counts the tokens that it has seen, one count for all
-    rows (transformers 5.23, cache_utils.py, ``StaticLayer.update``), so it can neither hold rows of different
+    rows (transformers 5.24, cache_utils.py, ``StaticLayer.update``), so it can neither hold rows of different
     lengths nor be rewound.
     """
 

@@ -210,7 +210,7 @@ STAGES = (
         _is_true,
     ),
 )
-"""In the order of ``GenerationMixin._get_logits_processor`` of transformers 5.23."""
+"""In the order of ``GenerationMixin._get_logits_processor`` of transformers 5.24."""
 
 SAMPLER_AND_STOP = ("do_sample", "eos_token_id", "max_length", "max_new_tokens", "max_time", "stop_strings")
 
