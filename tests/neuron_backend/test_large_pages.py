@@ -8,7 +8,8 @@ from torch import Tensor, nn
 
 from decodekit.neuron_backend import compile_decoder, large_pages, load_decoder
 from decodekit.neuron_backend.large_pages import LargePages, has_large_pages, move_to_large_pages
-from decodekit.neuron_backend.targets.cpu import toolchain
+
+from ..toolchain_mark import needs_toolchain
 
 needs_pages = pytest.mark.skipif(not has_large_pages(), reason="needs large pages on demand")
 
@@ -164,7 +165,7 @@ class TestMoving:
 
 @needs_pages
 @pytest.mark.slow
-@pytest.mark.skipif(toolchain.lack() is not None, reason="needs a C++ compiler")
+@needs_toolchain
 class TestDecoders:
     def test_of_a_folder_lie_there_whole(self, tiny_model, tmp_path) -> None:
         """Compiled, cut, saved and loaded; loaded weights are read to there."""

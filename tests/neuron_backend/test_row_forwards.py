@@ -28,9 +28,9 @@ from decodekit.neuron_backend.lowering.step_graphs import lower_step
 from decodekit.neuron_backend.models.early_exit import first_layers
 from decodekit.neuron_backend.row_steps import RowStep
 from decodekit.neuron_backend.step import DecoderStep
-from decodekit.neuron_backend.targets.cpu import toolchain
 from decodekit.testing import check_decoder
 
+from ..toolchain_mark import needs_toolchain
 from .targets.neuron.dynamo_stand_in import StandIn, calls
 
 Models = Callable[..., PreTrainedModel]
@@ -268,7 +268,7 @@ class TestNative:
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(toolchain.lack() is not None, reason="needs a C++ compiler")
+@needs_toolchain
 @pytest.mark.parametrize("name", ["llama", "bloom"])
 def test_a_compiled_program_serves_every_row(name: str, tiny_model: Models, tmp_path: Path) -> None:
     """Of either form, loaded again too: with the bits of a forward of all rows, where these are exact."""

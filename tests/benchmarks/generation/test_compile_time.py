@@ -6,13 +6,14 @@ from pathlib import Path
 import pytest
 
 from decodekit.__main__ import main
-from decodekit.neuron_backend.targets.cpu import toolchain
+
+from ...toolchain_mark import needs_toolchain
 
 ARGUMENTS = ["bench", "compile-time", "--shape", "tiny", "--formats", "bfloat16-int8", "--threads", "1"]
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(toolchain.lack() is not None, reason="needs a C++ compiler")
+@needs_toolchain
 def test_the_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The format with the model's layers and with twice as many, each compiled in folders of its own."""
     places = {name: tmp_path / name for name in ("DECODEKIT_CACHE", "TORCHINDUCTOR_CACHE_DIR")}

@@ -12,12 +12,13 @@ from transformers import (
 
 from decodekit.neuron_backend import compile_decoder
 from decodekit.neuron_backend.artifacts.machine import instruction_sets
-from decodekit.neuron_backend.targets.cpu import toolchain
 from decodekit.neuron_backend.threads import on_threads
+
+from ....toolchain_mark import needs_toolchain
 
 pytestmark = [
     pytest.mark.slow,
-    pytest.mark.skipif(toolchain.lack() is not None, reason="needs a C++ compiler"),
+    needs_toolchain,
 ]
 
 LENGTH = 90

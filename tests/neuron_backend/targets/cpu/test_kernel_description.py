@@ -16,7 +16,7 @@ from decodekit.neuron_backend import CompiledDecoder, load_decoder
 from decodekit.neuron_backend.artifacts.packages import Package
 from decodekit.neuron_backend.progress import Stage
 from decodekit.neuron_backend.step import tensors_of
-from decodekit.neuron_backend.targets.cpu import kernel_description, kernel_operations, toolchain
+from decodekit.neuron_backend.targets.cpu import kernel_description, kernel_operations
 from decodekit.neuron_backend.targets.cpu.kernel_description import (
     BIT_EXACT,
     METADATA,
@@ -26,6 +26,8 @@ from decodekit.neuron_backend.targets.cpu.kernel_description import (
     saved_kernels,
 )
 from decodekit.neuron_backend.targets.cpu.program_loading import load_program
+
+from ....toolchain_mark import needs_toolchain
 
 assert kernel_operations is not None
 
@@ -97,7 +99,7 @@ def rewritten(package: Package, **changes: str) -> Package:
     return Package(content.getvalue(), package.constants)
 
 
-@pytest.mark.skipif(toolchain.lack() is not None, reason="needs a C++ compiler")
+@needs_toolchain
 class TestCompiled:
     """Programs that were compiled."""
 

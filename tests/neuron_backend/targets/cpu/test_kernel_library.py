@@ -12,13 +12,13 @@ from decodekit.neuron_backend.artifacts.machine import instruction_sets
 from decodekit.neuron_backend.quantization.int4_linear import GROUP, Int4Linear
 from decodekit.neuron_backend.quantization.int8_blocks import to_blocks
 from decodekit.neuron_backend.quantization.int8_linear import MOST_INPUTS, Int8Linear
-from decodekit.neuron_backend.targets.cpu import toolchain
 from decodekit.neuron_backend.targets.cpu.kernel_library import DTYPES, Library
 from decodekit.neuron_backend.threads import on_threads
 
 from ....int8_split import split_product
+from ....toolchain_mark import needs_toolchain
 
-pytestmark = pytest.mark.skipif(toolchain.lack() is not None, reason="needs a C++ compiler")
+pytestmark = needs_toolchain
 
 # One row, several, and more than are held in registers or cache at once, with a remainder.
 ROWS = (1, 2, 3, 5, 6, 7, 8, 9, 10, 11, 12, 13, 16, 17, 52, 130)

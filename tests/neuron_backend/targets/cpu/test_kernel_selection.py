@@ -7,11 +7,13 @@ import torch
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from decodekit.neuron_backend import compile_decoder, load_decoder
-from decodekit.neuron_backend.targets.cpu import kernel_selection, toolchain
+from decodekit.neuron_backend.targets.cpu import kernel_selection
 from decodekit.neuron_backend.targets.cpu.kernel_library import Library, NoLibrary
 from decodekit.neuron_backend.targets.cpu.kernel_selection import seconds, select_kernels
 
-pytestmark = pytest.mark.skipif(toolchain.lack() is not None, reason="needs a C++ compiler")
+from ....toolchain_mark import needs_toolchain
+
+pytestmark = needs_toolchain
 
 
 def linear_layers(dtype=torch.float32):

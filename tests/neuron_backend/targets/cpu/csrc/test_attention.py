@@ -7,11 +7,12 @@ import torch
 from hypothesis import given, settings, strategies as st
 
 from decodekit.neuron_backend.kv_cache.masks import hidden
-from decodekit.neuron_backend.targets.cpu import toolchain
 from decodekit.neuron_backend.targets.cpu.kernel_library import DTYPES, Library
 from decodekit.neuron_backend.threads import on_threads
 
-pytestmark = pytest.mark.skipif(toolchain.lack() is not None, reason="needs a C++ compiler")
+from .....toolchain_mark import needs_toolchain
+
+pytestmark = needs_toolchain
 
 SCALE = 0.2
 

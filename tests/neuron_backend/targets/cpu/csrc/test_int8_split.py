@@ -4,13 +4,13 @@ import os
 import subprocess
 from pathlib import Path
 
-import pytest
 import torch
 
-from decodekit.neuron_backend.targets.cpu import toolchain
 from decodekit.neuron_backend.targets.cpu.kernel_library import SOURCE
 
-pytestmark = pytest.mark.skipif(toolchain.lack() is not None, reason="needs a C++ compiler")
+from .....toolchain_mark import needs_toolchain
+
+pytestmark = needs_toolchain
 
 PROGRAM = """
 #include <cstdio>

@@ -12,15 +12,15 @@ from hypothesis import given, settings, strategies as st
 from decodekit.neuron_backend.quantization.int4_linear import GROUP, Int4Linear
 from decodekit.neuron_backend.quantization.int8_blocks import to_blocks
 from decodekit.neuron_backend.quantization.int8_linear import Int8Linear
-from decodekit.neuron_backend.targets.cpu import toolchain
 from decodekit.neuron_backend.targets.cpu.kernel_library import SOURCE, Library
 
 from .....fuzz.kernels.builds import KINDS, command_line
+from .....toolchain_mark import needs_toolchain
 from ..test_kernel_library import check_alone, check_near, numbers
 
 pytestmark = [
     pytest.mark.slow,
-    pytest.mark.skipif(toolchain.lack() is not None, reason="needs a C++ compiler"),
+    needs_toolchain,
 ]
 
 OTHERS = [kind for kind in KINDS if kind.name in ("emulated AMX", "AVX2")]

@@ -15,13 +15,15 @@ from decodekit.neuron_backend.quantization.quantized_matmul import arrange_for_k
 from decodekit.neuron_backend.static_decoder import StaticDecoder
 from decodekit.neuron_backend.step import tensors_of
 from decodekit.neuron_backend.targets.compiler_cache import private_compiler_cache
-from decodekit.neuron_backend.targets.cpu import aoti, program_objects, toolchain
+from decodekit.neuron_backend.targets.cpu import aoti, program_objects
 from decodekit.neuron_backend.targets.cpu.kernel_selection import library
 from decodekit.neuron_backend.targets.cpu.layered import program_lowering
 from decodekit.neuron_backend.targets.cpu.layered.layered_program import LayeredProgram
 from decodekit.neuron_backend.targets.cpu.program_loading import load_program
 
-pytestmark = pytest.mark.skipif(toolchain.lack() is not None, reason="needs a C++ compiler")
+from .....toolchain_mark import needs_toolchain
+
+pytestmark = needs_toolchain
 
 SMALL = {
     "vocab_size": 61,
