@@ -343,7 +343,7 @@ class Generator(Parts):
         return [row for row in rows for _ in range(num_samples)]
 
     def _timers(self, statistics: Statistics) -> Timers:
-        statistics.bit_exact = is_bit_exact(self.decoder)
+        statistics.begin_run(is_bit_exact(self.decoder))
         return Timers(statistics)
 
     def _history(

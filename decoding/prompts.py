@@ -141,10 +141,16 @@ def _encoded_rows(encoded: Mapping[str, Any]) -> list[list[int]]:
             "'attention_mask' must have the shape of 'input_ids': got rows of "
             f"{[len(mask) for mask in masks]} and {[len(row) for row in rows]}"
         )
-    return [_unpadded(row, mask) for row, mask in zip(rows, masks, strict=True)]
+    return [unpadded(row, mask) for row, mask in zip(rows, masks, strict=True)]
 
 
-def _unpadded(row: list[int], mask: list[int]) -> list[int]:
+def unpadded(row: list[int], mask: list[int]) -> list[int]:
+    """
+    The tokens of *row* where *mask* is 1.
+
+    Raises:
+        ValueError: The ones are not next to each other.
+    """
     real = [column for column, seen in enumerate(mask) if seen]
     if not set(mask) <= {0, 1} or (real and len(real) != real[-1] - real[0] + 1):
         raise ValueError(

@@ -26,6 +26,7 @@ from attrs import validators
 from torch import Tensor
 
 from ..decoding.engine.exact_match_verification import ExactMatch
+from ..decoding.prompts import unpadded
 from ..decoding.protocols import Decoder, Drafter, Processor, Sampler, StopCondition, Verification
 from ..decoding.sampling.greedy import Greedy
 from ..decoding.stopping.end_of_sequence import EndOfSequence
@@ -158,4 +159,4 @@ def _prompts(input_ids: Any, attention_mask: Any) -> list[list[int]]:
         raise ValueError(
             f"'attention_mask' must have the shape of 'input_ids', {list(ids.shape)}: got {list(mask.shape)}"
         )
-    return [row[kept].tolist() for row, kept in zip(ids, mask != 0, strict=True)]
+    return [unpadded(row, kept) for row, kept in zip(ids.tolist(), (mask != 0).tolist(), strict=True)]

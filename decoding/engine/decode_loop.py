@@ -139,10 +139,12 @@ class DecodeLoop:
     ) -> "DecodeLoop":
         """A table over all rows of the decoder, all of them free."""
         shape = feeder.shape
-        # A free row has one token, so that every part finds a valid history.
-        one = torch.ones(shape.batch_size, dtype=torch.int64)
-        ids = torch.zeros(shape.batch_size, 1, shape.max_length + 1, dtype=torch.int64)
-        history = History(ids, one[:, None], one, torch.zeros_like(one))
+        # Not inference tensors, in any mode of the caller: later steps write to them.
+        with torch.inference_mode(False):
+            # A free row has one token, so that every part finds a valid history.
+            one = torch.ones(shape.batch_size, dtype=torch.int64)
+            ids = torch.zeros(shape.batch_size, 1, shape.max_length + 1, dtype=torch.int64)
+            history = History(ids, one[:, None], one, torch.zeros_like(one))
         return cls(feeder, history, timers, exact_width, failed)
 
     def free(self) -> list[int]:

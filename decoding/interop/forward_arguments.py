@@ -52,6 +52,15 @@ def shown_by(attention_mask: Tensor | None, ids: Tensor) -> Tensor:
     return attention_mask.cpu() != 0
 
 
+def check_ids(ids: Tensor, vocab_size: int) -> None:
+    """Raise ``ValueError`` unless *ids*, those of padding left out, are of the vocabulary."""
+    if ids.numel() and not 0 <= int(ids.min()) <= int(ids.max()) < vocab_size:
+        raise ValueError(
+            f"'input_ids' must be >= 0 and < {vocab_size}, where 'attention_mask' is 1: got ids from "
+            f"{int(ids.min())} to {int(ids.max())}"
+        )
+
+
 def check_positions(position_ids: Tensor | None, seen: Tensor, columns: int) -> None:
     """Raise ``ValueError`` unless the positions of the last *columns* are those that follow from *seen*."""
     if position_ids is None:

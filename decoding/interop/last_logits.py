@@ -20,7 +20,8 @@ def last_logits(feeder: TokenFeeder, rows: Sequence[Tensor], need: Sequence[int]
     Args:
         feeder: The decoder's.
 
-        rows: The tokens of each row, ``[length]`` int64; at most as many rows as the decoder has.
+        rows: The tokens of each row, ``[length]`` int64, all of the vocabulary; at most as many rows as the
+            decoder has.
 
         need: How many of the last tokens of each row to score; 0 leaves a row as it is.
 
@@ -28,7 +29,7 @@ def last_logits(feeder: TokenFeeder, rows: Sequence[Tensor], need: Sequence[int]
         For each row logits ``[need, vocab]`` float32 after those tokens, in order.
 
     Raises:
-        ValueError: Too many rows, a row that is too long, or an id outside the vocabulary.
+        ValueError: Too many rows, or a row that is too long.
     """
     shape = feeder.shape
     check_rows(len(rows), shape.batch_size)

@@ -14,7 +14,15 @@ from ..engine.compatibility import check_decoder
 from ..optional_protocols import DescribesModel, reads_prompts
 from ..protocols import Decoder
 from .cache_name import CACHE
-from .forward_arguments import cache_of, check_positions, columns_kept, given_cache, ids_of, shown_by
+from .forward_arguments import (
+    cache_of,
+    check_ids,
+    check_positions,
+    columns_kept,
+    given_cache,
+    ids_of,
+    shown_by,
+)
 from .last_logits import check_rows, last_logits
 from .refused_options import refuse_arguments, refuse_fields
 from .token_cache import TokenCache
@@ -156,8 +164,8 @@ class TransformersModel(_Mixin):  # type: ignore[misc]
         Raises:
             TypeError: An argument of another type.
 
-            ValueError: A wrong shape, more rows than the decoder has, a row longer than its positions, or
-                positions other than the mask's.
+            ValueError: A wrong shape, an id outside the vocabulary that is not padding, more rows than the
+                decoder has, a row longer than its positions, or positions other than the mask's.
         """
         given = given_cache(cache, past_key_values)
         record = cache_of(given)
@@ -165,6 +173,7 @@ class TransformersModel(_Mixin):  # type: ignore[misc]
         ids = record.with_columns(new)
         seen = shown_by(attention_mask, ids)
         columns = new.shape[1]
+        check_ids(new[seen[:, -columns:]], self._feeder.shape.vocab_size)
         check_positions(position_ids, seen, columns)
         keep = columns_kept(logits_to_keep, columns)
         kept = seen[:, -keep:]

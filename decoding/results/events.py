@@ -18,7 +18,7 @@ class Event:
     """Index of the prompt."""
 
     ids: tuple[int, ...]
-    """The new ids, one or several."""
+    """The new ids; none where the row ended between two steps or had no possible token."""
 
     text: str | None = None
     """The text that became final; it may lag behind the ids. None without a tokenizer."""

@@ -104,6 +104,9 @@ class Statistics:
     None before a run.
     """
 
+    _first_row: int = attrs.field(default=0, init=False)
+    """Of the rows of the run that goes on, after those of earlier ones."""
+
     @property
     def mean_accepted_length(self) -> float:
         """τ: accepted draft tokens + 1 per target forward of a row; 1 without a draft."""
@@ -211,8 +214,14 @@ class Statistics:
             bit_exact=_both(self.bit_exact, other.bit_exact),
         )
 
+    def begin_run(self, bit_exact: bool) -> None:
+        """Count a run that begins, after those so far: its rows follow, *bit_exact* is its decoder's."""
+        self.bit_exact = _both(self.bit_exact, bit_exact)
+        self._first_row = len(self.row_steps)
+
     def record(self, tokens: int, drafted: int, accepted: int, row: int = 0) -> None:
-        """Count one verification of one row: *tokens* kept, draft tokens *drafted* and *accepted*."""
+        """Count one verification of a run's row: *tokens* kept, draft tokens *drafted* and *accepted*."""
+        row += self._first_row
         self.steps += 1
         self.tokens += tokens
         if row >= len(self.row_steps):

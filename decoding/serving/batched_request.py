@@ -63,11 +63,14 @@ class BatchedRequest:
     ending: Finish | None = attrs.field(default=None, init=False)
     """Set to end it before the next step."""
 
-    unread: int = attrs.field(default=0, init=False)
-    """Events that its reader has not taken, where the reader says so."""
+    told: int = attrs.field(default=0, init=False)
+    """Events so far; counted by the thread that advances the requests."""
+
+    read: int = attrs.field(default=0, init=False)
+    """Those that its reader has taken; counted by the reader."""
 
     max_unread: int | None = None
-    """So many :attr:`unread` events pause it; None for any number."""
+    """So many events that were not read pause it; None for any number."""
 
     @property
     def prompt(self) -> list[int]:
@@ -78,7 +81,7 @@ class BatchedRequest:
     @property
     def must_pause(self) -> bool:
         """Whether its reader is too far behind."""
-        return self.max_unread is not None and self.unread >= self.max_unread
+        return self.max_unread is not None and self.told - self.read >= self.max_unread
 
     def due(self, now: float) -> Finish | None:
         """The finish that is to end it *now*, if any."""
@@ -95,4 +98,4 @@ class BatchedRequest:
 
     def last_event(self, finish: Finish) -> Event:
         """The event of an end between steps."""
-        return self.event(StepOutput(0, (), finish))
+        return self.event(StepOutput(0, (), finish, None if self.run.recorder is None else ()))

@@ -6,8 +6,9 @@ import math
 import threading
 import time
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from typing import Any, Self
 
 import attrs
@@ -24,7 +25,7 @@ from ..results.streamers import listener, report_failure
 from ..results.timers import Timers
 from ..token_feeder import TokenFeeder
 from ..validation import a_whole_number, is_whole, stream_numbers
-from .batched_request import CANCELLED, BatchedRequest
+from .batched_request import CANCELLED, TIMEOUT, BatchedRequest
 from .prefill_pace import PrefillPace
 from .request_handle import RequestHandle
 from .request_options import RequestOptions
@@ -178,15 +179,17 @@ class Batcher:
 
             priority: Requests of higher priority take free rows first; see :attr:`ageing`.
 
-            timeout: Seconds from now on, after which the request ends with the finish ``"timeout"``.
+            timeout: Seconds from now on, after which the request ends with the finish ``"timeout"``, also
+                while it waits for room.
 
             streamer: Receives every event, in the thread that advances the requests: it must not block.
                 What it raises ends the request.
 
             logprobs: Which log-probabilities to return.
 
-            max_unread: So many events of a sample that its reader has not taken pause it, and no other
-                request. None for any number.
+            max_unread: So many events of a sample that were not read from the handle pause it, until one is
+                or the :meth:`~.request_handle.RequestHandle.result` is waited for. Other requests go on, and
+                it keeps its row. None for any number.
 
             pin: Holds a row for this request and later ones that continue its text; for one sample. None
                 for none.
@@ -204,19 +207,22 @@ class Batcher:
 
             RuntimeError: The batcher is closed.
         """
-        if not is_whole(num_samples) or num_samples < 1:
-            raise ValueError(f"'num_samples' must be a whole number >= 1: got {num_samples!r}")
-        if pin is not None and num_samples > 1:
-            raise ValueError(f"'num_samples' must be 1 with a pin, which holds one row: got {num_samples}")
-        rows = self._rows(parts, prompt)
-        if len(rows) != 1:
-            raise ValueError(f"a request must have one prompt: got {len(rows)}. Use submit_many()")
-        first = int(stream_numbers([random_stream], 1))
-        options = RequestOptions(
-            priority=priority, timeout=timeout, logprobs=logprobs, max_unread=max_unread, pin=pin
-        )
-        streams = range(first, first + num_samples)
-        return self._submit(parts, rows * num_samples, streams, options, streamer, block)
+        with _reporting(streamer):
+            if not is_whole(num_samples) or num_samples < 1:
+                raise ValueError(f"'num_samples' must be a whole number >= 1: got {num_samples!r}")
+            if pin is not None and num_samples > 1:
+                raise ValueError(
+                    f"'num_samples' must be 1 with a pin, which holds one row: got {num_samples}"
+                )
+            rows = self._rows(parts, prompt)
+            if len(rows) != 1:
+                raise ValueError(f"a request must have one prompt: got {len(rows)}. Use submit_many()")
+            first = int(stream_numbers([random_stream], 1))
+            options = RequestOptions(
+                priority=priority, timeout=timeout, logprobs=logprobs, max_unread=max_unread, pin=pin
+            )
+            streams = range(first, first + num_samples)
+            return self._submit(parts, rows * num_samples, streams, options, streamer, block)
 
     def submit_many(
         self,
@@ -256,10 +262,13 @@ class Batcher:
         Raises:
             TypeError, ValueError, BatcherFullError, RuntimeError: As :meth:`submit`.
         """
-        rows = self._rows(parts, prompts)
-        streams: list[int] = stream_numbers(random_streams, len(rows)).tolist()
-        options = RequestOptions(priority=priority, timeout=timeout, logprobs=logprobs, max_unread=max_unread)
-        return self._submit(parts, rows, streams, options, streamer, block)
+        with _reporting(streamer):
+            rows = self._rows(parts, prompts)
+            streams: list[int] = stream_numbers(random_streams, len(rows)).tolist()
+            options = RequestOptions(
+                priority=priority, timeout=timeout, logprobs=logprobs, max_unread=max_unread
+            )
+            return self._submit(parts, rows, streams, options, streamer, block)
 
     def step(self) -> None:
         """
@@ -462,15 +471,16 @@ class Batcher:
             self._checked.add(parts)
         seed, bit_exact = seed_of(parts), self._timers.statistics.bit_exact
         requests = options.requests(parts, rows, streams, seed, self._feeder, bit_exact)
-        try:
-            told = None if streamer is None else listener(streamer, rows)
-            handle = RequestHandle(self, rows, requests, seed, told)
-            while not self._queue(requests, handle, block):
-                self.wait_until(lambda: self._room() >= len(requests))
-        except BaseException as error:
-            # A consumer may be waiting at the streamer's other end.
-            report_failure(streamer, error)
-            raise
+        told = None if streamer is None else listener(streamer, rows)
+        handle = RequestHandle(self, rows, requests, seed, told)
+        until = None if options.timeout is None else requests[0].submitted + options.timeout
+        while not self._queue(requests, handle, block):
+            try:
+                left = None if until is None else until - time.monotonic()
+                self.wait_until(lambda: self._room() >= len(requests), left)
+            except TimeoutError:
+                _end_unqueued(requests, handle)
+                break
         self.notify()
         return handle
 
@@ -498,6 +508,25 @@ class Batcher:
             self._arrived += requests
             self._handles |= dict.fromkeys(requests, handle)
             return True
+
+
+def _end_unqueued(requests: list[BatchedRequest], handle: RequestHandle) -> None:
+    """End *requests*, for which there was no room in time."""
+    handle.begin_streamer()
+    for request in requests:
+        event = request.last_event(TIMEOUT)
+        handle.tell_streamer(event)
+        handle.add(event)
+
+
+@contextmanager
+def _reporting(streamer: Any) -> Iterator[None]:
+    """Tell *streamer* what the block raises: a consumer may be waiting at its other end."""
+    try:
+        yield
+    except BaseException as error:
+        report_failure(streamer, error)
+        raise
 
 
 def _counts(statistics: Statistics) -> Statistics:

@@ -112,7 +112,7 @@ class RequestHandle:
 
     def result(self, timeout: float | None = None) -> Generation:
         """
-        Wait for the end of all samples.
+        Wait for the end of all samples, whatever ``max_unread`` was: no event is waited for any more.
 
         Args:
             timeout: Seconds; None for any number. The request itself goes on.
@@ -125,6 +125,7 @@ class RequestHandle:
 
             Exception: What a part of the request or the decoder raised.
         """
+        self._run_to_the_end()
         self._server.wait_until(lambda: self.done, timeout)
         return self._collected()
 
@@ -192,13 +193,14 @@ class RequestHandle:
         """Take the next event of a sample."""
         self._events.append(event)
         self._unread.append(event)
-        self._requests[event.row].unread += 1
+        self._requests[event.row].told += 1
         self._running -= event.finish is not None
 
     def fail(self, error: Exception) -> None:
         """Take the exception that ended a sample, which ends the others too."""
-        self._running -= 1
+        # First: who finds it ended, without the lock, is to find this.
         self._error = error if self._error is None else self._error
+        self._running -= 1
         for request in self._requests:
             request.ending = CANCELLED
 
@@ -208,7 +210,7 @@ class RequestHandle:
     def _take(self) -> Event:
         event = self._unread.popleft()
         request = self._requests[event.row]
-        request.unread -= 1
+        request.read += 1
         if request.max_unread is not None:
             self._server.notify()
         return event
@@ -217,7 +219,13 @@ class RequestHandle:
         if self._error is not None:
             raise self._error
 
+    def _run_to_the_end(self) -> None:
+        for request in self._requests:
+            request.max_unread = None
+        self._server.notify()
+
     async def _awaited(self) -> Generation:
+        self._run_to_the_end()
         await self._wait_in_task(lambda: self.done)
         return self._collected()
 

@@ -148,14 +148,16 @@ class RequestTable:
             try:
                 # A guided decoder asks for the negative prompt, which may be a function of the user's.
                 overlap = self.feeder.overlap(request.prompt)
+                pinned, own = self._pins.others(request.pin), self._pins.own(request.pin)
+                row = best_row(free, overlap, self.feeder.held(), pinned, own)
+                seat = self._loop.join(request.run, request.history, row)
             except Exception as error:
+                # It is in no list any more, so nothing else would tell it.
                 self._failures.append((request, error))
                 continue
-            pinned, own = self._pins.others(request.pin), self._pins.own(request.pin)
-            row = best_row(free, overlap, self.feeder.held(), pinned, own)
             self._pins.hold(row, request.pin)
-            request.seat = self._loop.join(request.run, request.history, row)
-            self._seated[request.seat], request.seated_time = request, SeatedTime(self.timers.statistics)
+            self._seated[seat], request.seated_time = request, SeatedTime(self.timers.statistics)
+            request.seat = seat
             free.remove(row)
 
     def _columns(self, running: list[BatchedRequest]) -> tuple[int | None, bool]:

@@ -25,8 +25,8 @@ class SessionFullError(ValueError):
     """A conversation and its next turn have more tokens than the decoder has positions."""
 
 
-def _a_random_stream(instance: object, attribute: "attrs.Attribute[Any]", value: Any) -> None:
-    stream_numbers([value], 1)
+def _random_stream(value: Any) -> int:
+    return int(stream_numbers([value], 1))
 
 
 def _a_text(instance: object, attribute: "attrs.Attribute[Any]", value: Any) -> None:
@@ -72,7 +72,7 @@ class Session:
     server: Generator | Batcher = attrs.field(on_setattr=setters.frozen)
     parts: Any = attrs.field(default=None, kw_only=True, on_setattr=setters.frozen)
     system: str | None = attrs.field(default=None, kw_only=True, validator=_a_text, on_setattr=setters.frozen)
-    random_stream: int = attrs.field(default=0, kw_only=True, validator=_a_random_stream)
+    random_stream: int = attrs.field(default=0, kw_only=True, converter=_random_stream)
 
     _source: AnswerSource = attrs.field(init=False)
     _turns: tuple[Turn, ...] = attrs.field(default=(), init=False)

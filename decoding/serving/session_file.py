@@ -8,6 +8,7 @@ from typing import Any
 
 from ..chat import is_chat, template_ids
 from ..validation import is_whole
+from ..whole_file import write_whole
 from .conversation import Segment, Turn
 
 _FORMAT = "decodekit session 1"
@@ -21,6 +22,8 @@ def write_turns(
 
     Raises:
         TypeError: A message is not JSON. Nothing has been written.
+
+        OSError: The file cannot be written. What it held is still there.
     """
     before: tuple[Segment, ...] = ()
     rows = []
@@ -29,7 +32,7 @@ def write_turns(
         before = (*turn.segments, *turn.answer)
     session = {"format": _FORMAT, "system": system, "random_stream": random_stream, "turns": rows}
     text = json.dumps(session, indent=1)
-    Path(file).write_text(text + "\n", encoding="utf-8")
+    write_whole(file, f"{text}\n".encode())
 
 
 def read_turns(file: str | PathLike[str]) -> tuple[str | None, int, tuple[Turn, ...]]:

@@ -71,9 +71,11 @@ def check_rows(condition: StopCondition, rows: int) -> None:
     Raises:
         ValueError: One of them has values for another number of rows.
     """
-    for part in parts(condition):
-        if isinstance(part, ChecksRows):
-            part.check_rows(rows)
+    if isinstance(condition, ChecksRows):
+        condition.check_rows(rows)
+    if isinstance(condition, CombinesConditions):
+        for part in condition.conditions:
+            check_rows(part, rows)
 
 
 def parts(condition: StopCondition) -> Iterator[StopCondition]:

@@ -9,7 +9,7 @@ from ..protocols import Finish, StopCondition
 from ..scores import Scores
 from ..validation import counts
 from .composition import Stop, a_condition, begin, codes_of
-from .row_limits import limits
+from .row_limits import limits, require_rows
 
 
 @attrs.frozen(eq=False)
@@ -35,6 +35,10 @@ class NotBefore(Stop):
     def finishes(self) -> tuple[Finish, ...]:
         """The finishes of the condition."""
         return self.condition.finishes
+
+    def check_rows(self, rows: int) -> None:
+        """Raise ``ValueError`` if there is neither one number nor one for each of *rows* rows."""
+        require_rows(self.n, rows)
 
     def begin(self) -> "NotBefore":
         """The condition for one run."""

@@ -196,6 +196,7 @@ class TestRefusals:
             ({"input_ids": None}, TypeError, "must be integers"),
             ({"attention_mask": torch.ones(1, 2)}, ValueError, r"\[1, 3\]: got \[1, 2\]"),
             ({"attention_mask": torch.zeros(1, 3)}, ValueError, "prompt 0 must have 1 to"),
+            ({"attention_mask": torch.tensor([[1, 0, 1]])}, ValueError, "zeros for padding before or after"),
             ({"eos_token_id": "no"}, TypeError, "token id"),
             ({"output_logits": True}, TypeError, "output_logits"),
         ],

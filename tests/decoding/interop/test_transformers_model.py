@@ -378,6 +378,13 @@ def test_refuses_other_objects(ours: TransformersModel) -> None:
         ours(torch.tensor([[0.5]]))
     with pytest.raises(ValueError, match=r"'attention_mask' must be \[1, 17\]"):
         ours(ONE["input_ids"], attention_mask=torch.ones(1, 3))
+    for ids in ([[5, -1, 7]], [[5, 61, 7]]):
+        with pytest.raises(
+            ValueError, match=r"'input_ids' must be >= 0 and < 61, where 'attention_mask' is 1"
+        ):
+            ours(torch.tensor(ids))
+    padded = {"input_ids": torch.tensor([[-1, 5, 7]]), "attention_mask": torch.tensor([[0, 1, 1]])}
+    assert torch.isfinite(ours(**padded).logits).all()
     with pytest.raises(ValueError, match="device='cpu'"):
         ours.to("cuda")
     with pytest.raises(NotImplementedError, match="Batcher"):

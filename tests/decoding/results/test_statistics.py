@@ -538,6 +538,30 @@ seconds: draft 0.500, target 1.250, host 0.250"""
         """Empty statistics do not count."""
         assert both is (Statistics(bit_exact=one) + Statistics(bit_exact=other)).bit_exact
 
+    def test_a_run_is_added_to_those_before_it(self) -> None:
+        """As if it were counted alone and then added: its rows follow, and all have to be proved."""
+        runs = [((3, 1), True), ((0, 2), False), ((4,), True)]
+        together, alone = Statistics(), Statistics()
+        for lengths, proved in runs:
+            one = Statistics()
+            for counted in (one, together):
+                counted.begin_run(proved)
+                for row, accepted in enumerate(lengths):
+                    counted.record(tokens=accepted + 1, drafted=4, accepted=accepted, row=row)
+            alone += one
+
+        assert (False, [1] * 5, [3, 1, 0, 2, 4]) == (
+            together.bit_exact,
+            together.row_steps,
+            together.row_accepted,
+        )
+        assert (alone.bit_exact, alone.row_steps, alone.row_accepted, alone.reached) == (
+            together.bit_exact,
+            together.row_steps,
+            together.row_accepted,
+            together.reached,
+        )
+
     def test_text_of_one_verification(self) -> None:
         """An interval that bounds nothing is not shown as one."""
         assert "τ = 3.000; verifications: 1" in str(of_drafts((4, 2)))

@@ -28,6 +28,7 @@ from decodekit.decoding import (
     Sample,
     SpeculationStep,
 )
+from decodekit.decoding.engine.decode_loop import DecodeLoop
 from decodekit.decoding.results.streamers import ClosedError
 from decodekit.neuron_backend.static_decoder import StaticDecoder
 from decodekit.processors import RepetitionPenalty, Temperature
@@ -571,6 +572,47 @@ class TestIsolation:
 
         assert alone([3], stop=self.STOP)[0] == [token for event in slow for token in event.ids]
 
+    @pytest.mark.parametrize("awaited", [False, True])
+    def test_who_waits_for_the_end_reads_no_events(self, awaited: bool) -> None:
+        """So unread ones pause nothing any more."""
+        handle = Batcher(scripted(1)).submit(parts_of(stop=self.STOP), [3], max_unread=1)
+
+        async def wait() -> Any:
+            return await handle
+
+        result = asyncio.run(wait()) if awaited else handle.result()
+        assert alone([3], stop=self.STOP)[0] == result.ids[0]
+
+    def test_a_request_that_takes_no_row_ends_alone(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """It is in no list then, and would wait for ever."""
+        batcher, parts, expected = Batcher(scripted(2)), parts_of(stop=self.STOP), alone([2], stop=self.STOP)
+        join, failed = DecodeLoop.join, []
+
+        def fails_once(self: DecodeLoop, run: Any, history: History, first: int) -> Any:
+            if not failed:
+                failed.append(first)
+                raise PartError("no row")
+            return join(self, run, history, first)
+
+        monkeypatch.setattr(DecodeLoop, "join", fails_once)
+        handles = [batcher.submit(parts, [token]) for token in (1, 2)]
+
+        assert expected == given(handles[1])
+        with pytest.raises(PartError, match="no row"):
+            handles[0].result()
+
+    def test_may_be_made_in_inference_mode(self) -> None:
+        """The steps are another thread's."""
+        decoders = scripted(1), scripted(1)
+        with torch.inference_mode():
+            batcher = Batcher(decoders[0])
+        with batcher:
+            assert alone([1], stop=self.STOP) == given(batcher.submit(parts_of(stop=self.STOP), [1]))
+        with torch.inference_mode():
+            events = Generator(decoders[1], stop=self.STOP).stream([[1], [2]])
+
+        assert {0, 1} == {event.row for event in events}
+
 
 class TestSeveralPrompts:
     """A request of several prompts."""
@@ -654,6 +696,31 @@ class TestOrder:
 
         assert [["timeout"], ["timeout"]] == [result.finish_reasons for result in results]
         assert [1, 0] == [len(result.ids[0]) for result in results]
+
+    def test_time_is_over_while_there_is_no_room(self) -> None:
+        """A caller who waits for it waits no longer; the others go on."""
+        stop, streamer = MaxNewTokens(40), Collects()
+        batcher = Batcher(scripted(1), max_waiting=1)
+        handles = [batcher.submit(parts_of(stop=stop, processors=Slow()), [1]) for _ in range(2)]
+        late = batcher.submit(
+            parts_of(), [2], block=True, timeout=0.05, streamer=streamer, logprobs=Logprobs()
+        )
+
+        assert not handles[0].done
+        assert (["timeout"], [[]], [[]]) == (
+            late.result().finish_reasons,
+            late.result().ids,
+            late.result().logprobs,
+        )
+        assert ["timeout", "end"] == [getattr(one, "finish_reason", one) for one in streamer.told]
+        assert [alone([1], stop=stop)] * 2 == list(map(given, handles))
+
+    def test_an_end_before_the_first_token_has_its_log_probabilities(self) -> None:
+        """None, of none."""
+        handle = Batcher(scripted(1)).submit(parts_of(), [1], logprobs=Logprobs())
+        handle.cancel()
+
+        assert ([[]], [[]]) == (handle.result().ids, handle.result().logprobs)
 
     def test_only_so_many_wait(self) -> None:
         """The next is refused, its streamer is told, and nothing changes."""
@@ -805,13 +872,22 @@ class TestRefusals:
         ],
     )
     def test_arguments(self, options: dict[str, Any], error: type[Exception], message: str) -> None:
-        """Nothing is queued."""
-        batcher = Batcher(scripted(1))
-        arguments = {"parts": parts_of(), "prompt": [1], **options}
+        """Nothing is queued, and a streamer is told."""
+        batcher, streamer = Batcher(scripted(1)), Collects()
+        arguments = {"parts": parts_of(), "prompt": [1], "streamer": streamer, **options}
         with pytest.raises(error, match=message):
             batcher.submit(**arguments)
 
         assert 0 == batcher.num_waiting
+        assert [error] * (arguments["streamer"] is streamer) == list(map(type, streamer.told))
+
+    def test_prompts(self) -> None:
+        """A streamer is told."""
+        streamer = Collects()
+        with pytest.raises(ValueError, match="prompt 1 must have 1 to 48"):
+            Batcher(scripted(1)).submit_many(parts_of(), [[1], [1] * 60], streamer=streamer)
+
+        assert [ValueError] == list(map(type, streamer.told))
 
     def test_trees(self) -> None:
         """By name."""

@@ -4,6 +4,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from decodekit.decoding import Session
@@ -42,6 +43,31 @@ def test_an_empty_session(tmp_path: Path) -> None:
     loaded = Session.load(tmp_path / "empty", generator())
 
     assert ((), "ab") == (loaded.turns, loaded.system)
+
+
+def test_a_random_stream_of_numpy(tmp_path: Path) -> None:
+    """It is a number as any other."""
+    Session(generator(), random_stream=np.int64(7)).save(tmp_path / "one")
+
+    assert 7 == Session.load(tmp_path / "one", generator()).random_stream
+
+
+def test_a_save_that_fails_leaves_the_file(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A full disk, say."""
+    before = file.read_bytes()
+
+    def full(path: Path, content: bytes) -> None:
+        with path.open("wb") as opened:
+            opened.write(content[:10])
+        raise OSError("no space left")
+
+    session = Session.load(file, generator())
+    monkeypatch.setattr(Path, "write_bytes", full)
+    with pytest.raises(OSError, match="no space left"):
+        session.save(file)
+
+    assert before == file.read_bytes()
+    assert [file] == list(file.parent.iterdir())
 
 
 def test_what_is_no_json_is_not_written(file: Path) -> None:

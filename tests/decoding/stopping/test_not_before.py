@@ -79,3 +79,11 @@ def test_parameters_are_checked(n: Any, condition: Any, error: type[Exception]) 
     """A number of tokens and a condition."""
     with pytest.raises(error):
         NotBefore(n, condition)
+
+
+def test_a_number_for_each_row_is_checked_before_the_first_token() -> None:
+    """Wherever the condition is."""
+    decoder = ScriptedDecoder(torch.eye(8), 3)
+    generator = Generator(decoder, stop=MaxNewTokens(2) | NotBefore([3, 5], EndOfSequence(2)))
+    with pytest.raises(ValueError, match="'n' must be one number or one for each of the 3 rows: got 2"):
+        generator.stream([[0], [1], [2]])
