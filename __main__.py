@@ -14,6 +14,7 @@
 
 import argparse
 import difflib
+import io
 import pathlib
 import sys
 from collections.abc import Sequence
@@ -33,9 +34,13 @@ from .pretrained.generate_options import (
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run a command; the exit status."""
     options = _parser().parse_args(arguments)
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        # A character that the terminal's encoding lacks must not end a text.
+        sys.stdout.reconfigure(errors="replace")
     try:
         status: int = options.command(options)
-    except (ValueError, OSError) as error:
+    # An optional package may be missing.
+    except (ValueError, OSError, ImportError) as error:
         print(f"decodekit: {error}", file=sys.stderr)
         return 1
     return status

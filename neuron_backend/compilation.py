@@ -9,8 +9,9 @@ import torch
 
 from ..decoding.protocols import Processor, Sampler
 from ..decoding.validation import as_tuple, is_whole
-from .kv_cache.shapes import default_max_length, default_row_widths
-from .models.model_source import check_model
+from .kv_cache.shapes import decoder_shape, decoder_tree_widths, default_max_length, default_row_widths
+from .kv_cache.spans import decoder_spans
+from .models.model_source import check_model, config_of
 from .models.weights import weight_dtype
 from .on_device_sampling.pipeline_validation import check_rows, validate_pipeline
 from .progress import stage
@@ -20,7 +21,7 @@ from .targets.target import Target, serves_rows, serves_rows_unasked
 from .threads import check_threads
 
 if TYPE_CHECKING:
-    from transformers import PreTrainedModel
+    from transformers import PretrainedConfig, PreTrainedModel
 
     from .compiled_decoder import CompiledDecoder
 
@@ -129,6 +130,7 @@ def compile_decoder(
     """
     # Imported here: programs that import this function may only load a decoder.
     from .compiled_decoder import CompiledDecoder
+    from .quantization.quantized import check_format
     from .serialization.saved_model import load_model
     from .tensor_parallel.cores import ranks_or_cores
     from .tensor_parallel.ranks import report_lost_ranks
@@ -145,6 +147,12 @@ def compile_decoder(
             f"'weights' must be 'int8', 'int4' or None for target {compiler.name!r}: got 'float8', "
             "whose range Neuron's own 8-bit floats do not have"
         )
+    check_format(weights)
+    if tp_degree != 1 and weights is not None:
+        raise ValueError(f"'weights' must be None with tp_degree > 1: got {weights!r}")
+    widths = None if widths is None else as_tuple("widths", widths)
+    tree_widths = as_tuple("tree_widths", tree_widths)
+    spans = None if spans is None else as_tuple("spans", spans)
     row_widths = None if row_widths is None else as_tuple("row_widths", row_widths)
     if copies_rows is not None and not isinstance(copies_rows, bool):
         raise TypeError(f"'copies_rows' must be True, False or None: got {copies_rows!r}")
@@ -160,12 +168,21 @@ def compile_decoder(
         )
     compiler.require()
     ranks, cores = ranks_or_cores(compiler, tp_degree)
-    if tp_degree > 1 and weights is not None:
-        raise ValueError(f"'weights' must be None with tp_degree > 1: got {weights!r}")
+    if (config := config_of(model)) is not None:
+        # Otherwise the decoder refuses them, after minutes of loading.
+        length = decoder_shape(
+            config,
+            vocab_size=1,
+            batch_size=batch_size,
+            max_length=max_length,
+            widths=_widths(compiler, config, max_length) if widths is None else widths,
+            scored_width=scored_width,
+        ).max_length
+        decoder_tree_widths(tree_widths, length)
+        decoder_spans(spans, length)
     with report_lost_ranks(ranks):
         if ranks is not None:
-            given = None if widths is None else as_tuple("widths", widths)
-            shape = (batch_size, max_length, given, scored_width, as_tuple("tree_widths", tree_widths), spans)
+            shape = (batch_size, max_length, widths, scored_width, tree_widths, spans)
             rows = (row_widths, copies_rows)
             ranks.check_call(shape, rows, compiler.name, dtype, processors is None, sampler is None)
         with stage(told, f"loading {model if isinstance(model, str | PathLike) else type(model).__name__}"):
@@ -174,7 +191,7 @@ def compile_decoder(
             loaded,
             batch_size=batch_size,
             max_length=max_length,
-            widths=_widths(compiler, loaded, max_length) if widths is None else widths,
+            widths=_widths(compiler, loaded.config, max_length) if widths is None else widths,
             scored_width=scored_width,
             tree_widths=tree_widths,
             spans=spans,
@@ -197,7 +214,7 @@ def _row_widths(target: Target, decoder: "CompiledDecoder", widths: Sequence[int
     return default_row_widths(decoder.shape) if serves_rows_unasked(target) else ()
 
 
-def _widths(target: Target, model: "PreTrainedModel", max_length: int | None) -> tuple[int, ...]:
-    length = default_max_length(model) if max_length is None else max_length
+def _widths(target: Target, config: "PretrainedConfig", max_length: int | None) -> tuple[int, ...]:
+    length = default_max_length(config) if max_length is None else max_length
     # The decoder rejects an invalid length.
     return target.default_widths(length) if is_whole(length) and length >= 1 else (1,)

@@ -6,6 +6,7 @@ import sys
 from typing import Any
 
 from .compilation import compile_decoder
+from .serialization.saving import checked_folder
 from .targets.registry import resolve
 from .targets.target import TakesCompilerArguments
 
@@ -34,6 +35,8 @@ def compile_to_folder(options: argparse.Namespace) -> int:
         "tp_degree": options.tp_degree,
         "progress": False if options.quiet else None,
     }
+    # Before minutes of compiling.
+    checked_folder(options.output)
     decoder = compile_decoder(options.model, **arguments)
     decoder.save(options.output)
     if decoder.ranks is None or decoder.ranks.rank == 0:

@@ -8,14 +8,13 @@ import attrs
 import torch
 from torch import Tensor
 
-from ..decoding.forward_checks import check_inputs, check_tree_inputs, check_tree_widths
+from ..decoding.forward_checks import check_inputs, check_tree_inputs
 from ..decoding.protocols import DecoderShape
-from ..decoding.validation import as_tuple
 from .artifacts.packages import Package
 from .kv_cache.buffers import CacheBuffers, lay_out_tree
 from .kv_cache.geometry import Geometry
 from .kv_cache.masks import MaskPlan
-from .kv_cache.shapes import decoder_shape
+from .kv_cache.shapes import decoder_shape, decoder_tree_widths
 from .kv_cache.spans import decoder_spans, end_position, smallest_span
 from .models.rope_scaling import fix_rope_scaling
 from .models.weights import align, copy_sharing_weights, storages_of, weight_dtype
@@ -174,7 +173,7 @@ class StaticDecoder(FusedForwards, RowForwards):
         MaskPlan.of(model)
         geometry = Geometry.of(model)
         shape = decoder_shape(
-            model,
+            model.config,
             vocab_size=geometry.vocab_size,
             batch_size=batch_size,
             max_length=max_length,
@@ -201,7 +200,7 @@ class StaticDecoder(FusedForwards, RowForwards):
             ValueError: *shape*, *tree_widths* or *spans* are invalid for *model*.
         """
         geometry = Geometry.of(model)
-        possible = decoder_shape(model, **{**attrs.asdict(shape), "vocab_size": geometry.vocab_size})
+        possible = decoder_shape(model.config, **{**attrs.asdict(shape), "vocab_size": geometry.vocab_size})
         if possible != shape:
             raise ValueError(
                 f"'vocab_size' must be the model's, {possible.vocab_size}: got {shape.vocab_size}"
@@ -268,12 +267,7 @@ class StaticDecoder(FusedForwards, RowForwards):
         spans: Sequence[int] | None,
         build: Callable[[], "PreTrainedModel"],
     ) -> None:
-        check_tree_widths(tree_widths := as_tuple("tree_widths", tree_widths))
-        if max(tree_widths, default=0) > shape.max_length:
-            raise ValueError(
-                f"'tree_widths' must be <= max_length = {shape.max_length}, as many scratch slots as "
-                f"positions: got {tree_widths}"
-            )
+        tree_widths = decoder_tree_widths(tree_widths, shape.max_length)
         self.spans = decoder_spans(spans, shape.max_length)
         self.shape = shape
         self.tree_widths = tree_widths

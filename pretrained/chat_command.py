@@ -1,10 +1,12 @@
 """``python -m decodekit chat``: a conversation, turn by turn, in the model's chat template."""
 
 import argparse
+import io
 import sys
 from collections.abc import Iterator
 
-from ..decoding import Finish, Generation, Session, SessionFullError, Turn
+from ..decoding import Finish, Generation, Session, Turn
+from ..decoding.chat import require_chat_template
 from ..decoding.results.events import EventStream
 from ..decoding.sampling.noise import fresh_seed
 from ..streaming import TextStreamer
@@ -29,7 +31,11 @@ def chat(options: argparse.Namespace) -> int:
     if options.temp > 0 and options.seed is None:
         # One for the whole conversation, which can then be repeated.
         options.seed = fresh_seed()
-    session = Session(generator_of(options), system=options.system)
+    if isinstance(sys.stdin, io.TextIOWrapper):
+        # A wrong byte must not end a conversation.
+        sys.stdin.reconfigure(errors="replace")
+    generator = generator_of(options, check_tokenizer=require_chat_template)
+    session = Session(generator, system=options.system)
     if sys.stdin.isatty():
         print(_COMMANDS, file=sys.stderr)
     converse(session, _lines(), seed=options.seed if options.temp > 0 else None, quiet=options.quiet)
@@ -42,7 +48,7 @@ def converse(session: Session, lines: Iterator[str], *, seed: int | None = None,
 
     ``/undo`` takes the last turn back, and ``/edit TEXT`` says something else in its place; any other line
     that begins with one ``/`` lists the commands. What cannot be, such as a line for which the conversation
-    has no room, is reported, and the conversation stays.
+    has no room, or one that the template refuses, is reported, and the conversation stays.
 
     Args:
         session: The conversation; extended.
@@ -56,7 +62,7 @@ def converse(session: Session, lines: Iterator[str], *, seed: int | None = None,
     for line in lines:
         try:
             answer = _answer(session, line)
-        except (SessionFullError, IndexError, _CommandError) as error:
+        except (ValueError, IndexError, _CommandError) as error:
             print(error, file=sys.stderr)
             continue
         if answer is None:

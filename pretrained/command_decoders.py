@@ -9,8 +9,9 @@ from typing import Any
 
 import attrs
 
+from ..decoding.protocols import DecoderShape
 from ..neuron_backend import load_decoder
-from ..neuron_backend.artifacts.manifest import Manifest
+from ..neuron_backend.artifacts.manifest import NAME, Manifest
 from ..neuron_backend.models.model_source import check_model, find_config
 from ..neuron_backend.progress_option import ProgressOption
 from ..neuron_backend.targets.registry import NAMES
@@ -89,6 +90,17 @@ class DecoderSource:
     batch_size: int = 1
     """Rows."""
 
+    def check(self) -> None:
+        """
+        Check a saved decoder's shape before it is loaded, unless it is on the hub.
+
+        Raises:
+            ValueError: It has fewer rows or scores fewer columns.
+        """
+        folder = Path(self.source)
+        if (folder / NAME).is_file():
+            self._check_saved(Manifest.read(folder).shape)
+
     def load(self) -> Any | None:
         """
         The decoder, if it need not be compiled.
@@ -98,7 +110,7 @@ class DecoderSource:
         """
         if is_saved_decoder(self.source):
             decoder = load_decoder(self.source, progress=self._progress)
-            _check_saved(decoder, self.source, self.flag, self.batch_size, self.scored_width)
+            self._check_saved(decoder.shape)
             return decoder
         return load_kept(self._kept_folder, self._arguments)
 
@@ -132,7 +144,7 @@ class DecoderSource:
                 "batch_size": self.batch_size,
                 "max_length": options.max_length,
                 "widths": sorted({min(width, longest) for width in self.widths}),
-                "scored_width": self.scored_width,
+                "scored_width": min(self.scored_width, longest),
                 "dtype": options.dtype,
                 "weights": options.weights,
                 "target": options.target,
@@ -145,18 +157,17 @@ class DecoderSource:
     def _kept_folder(self) -> Path:
         return kept_folder(self.source, self._arguments, self.options.cache)
 
-
-def _check_saved(decoder: Any, source: str, flag: str, rows: int, columns: int) -> None:
-    shape = decoder.shape
-    if shape.batch_size < rows:
-        raise ValueError(
-            f"--num-samples must be at most {shape.batch_size}, the rows of {flag} {source}: got {rows}"
-        )
-    if shape.scored_width < columns:
-        raise ValueError(
-            f"a draft needs forwards that score at least {columns} columns: {flag} {source} scores "
-            f"{shape.scored_width}"
-        )
+    def _check_saved(self, shape: DecoderShape) -> None:
+        if shape.batch_size < self.batch_size:
+            raise ValueError(
+                f"--num-samples must be at most {shape.batch_size}, the rows of {self.flag} {self.source}: "
+                f"got {self.batch_size}"
+            )
+        if shape.scored_width < self.scored_width:
+            raise ValueError(
+                f"a draft needs forwards that score at least {self.scored_width} columns: {self.flag} "
+                f"{self.source} scores {shape.scored_width}"
+            )
 
 
 def _say(line: str) -> None:

@@ -1,7 +1,8 @@
 """The generator that the flags of ``generate`` and ``chat`` describe."""
 
 import argparse
-from collections.abc import Collection
+import sys
+from collections.abc import Callable, Collection, Iterator
 from typing import Any
 
 from ..decoding import Generator, Greedy, MaxNewTokens, Sample, StopStrings
@@ -15,7 +16,11 @@ from .from_files import AUTO, is_saved_decoder, own_generation_config
 from .generate_options import scored_width, without_model
 
 
-def generator_of(options: argparse.Namespace, batch_size: int = 1) -> Generator:
+def generator_of(
+    options: argparse.Namespace,
+    batch_size: int = 1,
+    check_tokenizer: Callable[[Any], object] | None = None,
+) -> Generator:
     """
     The generator, its decoder compiled or loaded; everything else is checked before.
 
@@ -26,6 +31,8 @@ def generator_of(options: argparse.Namespace, batch_size: int = 1) -> Generator:
 
         batch_size: Rows.
 
+        check_tokenizer: Raises a ValueError if the tokenizer cannot encode what it has to. None: it can.
+
     Raises:
         ValueError: There is no tokenizer, or a model and a flag do not fit.
 
@@ -35,7 +42,13 @@ def generator_of(options: argparse.Namespace, batch_size: int = 1) -> Generator:
     draft_model = None if without_model(options.draft) else options.draft
     if draft_model is not None:
         check_source(options, draft_model, "--draft")
+    for line in _without_effect(options, draft_model):
+        print(f"decodekit: {line}", file=sys.stderr)
     source = _target_source(options, batch_size)
+    source.check()
+    draft = None if draft_model is None else _draft_source(options, batch_size)
+    if draft is not None:
+        draft.check()
     # Reading a GGUF file takes seconds; the folder of a kept decoder has the same tokenizer.
     kept = source.load() if is_gguf(options.model) else None
     tokenizer = None if kept is None else kept.tokenizer
@@ -43,6 +56,8 @@ def generator_of(options: argparse.Namespace, batch_size: int = 1) -> Generator:
         tokenizer = load_tokenizer(options.model)
     if tokenizer is None:
         raise ValueError(f"--model must have a tokenizer: got {options.model}, without")
+    if check_tokenizer is not None:
+        check_tokenizer(tokenizer)
     parts = _parts(options, tokenizer)
     target = source.load_or_compile(tokenizer) if kept is None else kept
     if options.draft is None:
@@ -50,10 +65,21 @@ def generator_of(options: argparse.Namespace, batch_size: int = 1) -> Generator:
     most = min(scored_width(options), target.shape.scored_width) - 1
     return Generator(
         target,
-        drafter=_drafter(options, batch_size),
+        drafter=_drafter(options.draft) if draft is None else DraftModel(draft.load_or_compile()),
         num_draft_tokens=options.num_draft_tokens or AdaptiveLength(most),
         **parts,
     )
+
+
+def _without_effect(options: argparse.Namespace, draft_model: str | None) -> Iterator[str]:
+    """A line about flags that change nothing."""
+    if options.temp == 0 and (options.top_k, options.top_p, options.min_p) != (0, 1.0, 0.0):
+        yield "--top-k, --top-p and --min-p change nothing at --temp 0"
+    models = [options.model] if draft_model is None else [options.model, draft_model]
+    if options.cache is not None and all(map(is_saved_decoder, models)):
+        yield "--cache changes nothing for saved decoders"
+    elif options.cache is not None and options.target == "eager":
+        yield "--cache changes nothing at --target eager, which compiles nothing"
 
 
 def _target_source(options: argparse.Namespace, batch_size: int) -> DecoderSource:
@@ -110,20 +136,19 @@ def _processors(options: argparse.Namespace) -> tuple[Any, ...]:
     return (*([RepetitionPenalty(penalty)] if penalty != 1 else []), *filters)
 
 
-def _drafter(options: argparse.Namespace, batch_size: int) -> Any:
-    if options.draft == "lookup":
-        return PromptLookup()
-    if options.draft == "suffix":
-        return SuffixAutomaton()
-    # After a fully accepted draft the draft model lacks two tokens.
-    draft = DecoderSource(
+def _draft_source(options: argparse.Namespace, batch_size: int) -> DecoderSource:
+    return DecoderSource(
         options=options,
         source=options.draft,
         flag="--draft",
+        # After a fully accepted draft the draft model lacks two tokens.
         widths=(1, 2, PROMPT_WIDTH),
         batch_size=batch_size,
     )
-    return DraftModel(draft.load_or_compile())
+
+
+def _drafter(lookup: str) -> Any:
+    return PromptLookup() if lookup == "lookup" else SuffixAutomaton()
 
 
 def _ends_of_sequence(model: str, tokenizer: Any) -> Any:

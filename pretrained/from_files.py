@@ -29,6 +29,9 @@ AUTO = "auto"
 _OF_THE_CHAIN = {"processors", "sampler"}
 """Options of both the generator and the compiler; here they are the generator's."""
 
+_OF_THE_HUB = {"revision", "token"}
+"""Options of ``load_decoder`` that say which files a repository has."""
+
 
 def generator_arguments(
     kind: type[Any],
@@ -62,7 +65,8 @@ def generator_arguments(
 
         FileNotFoundError: There is no such model.
     """
-    saved = is_saved_decoder(model)
+    of_hub = {name: options[name] for name in _OF_THE_HUB & set(options)}
+    saved = is_saved_decoder(model, **of_hub)
     makes = load_decoder if saved else compile_decoder
     of_decoder = set(list(inspect.signature(makes).parameters)[1:]) - _OF_THE_CHAIN
     fields = {field.name: field for field in attrs.fields(kind) if field.init and field.name != "decoder"}
@@ -87,11 +91,11 @@ def generator_arguments(
         parts["tokenizer"] = None if sooner is None else sooner.tokenizer
     of_model = None
     if parts["tokenizer"] is None and isinstance(model, str | os.PathLike):
-        parts["tokenizer"] = of_model = load_tokenizer(model)
+        parts["tokenizer"] = of_model = load_tokenizer(model, **of_hub)
     own, files = isinstance(generation_config, str), model if sooner is None else kept
     # Of a GGUF file that is compiled now it is taken from the model.
     late = own and is_gguf(files)
-    config = None if late else own_generation_config(files) if own else generation_config
+    config = None if late else own_generation_config(files, **of_hub) if own else generation_config
     _check_parts(parts)
     parts = configured(parts, config)
     _check_parts(parts)
@@ -116,14 +120,14 @@ def _keeps(cache: Any, model: Any, saved: bool) -> bool:
     return cache is not False
 
 
-def is_saved_decoder(model: object) -> bool:
-    """Whether *model* is the folder or the hub repository of a saved decoder."""
+def is_saved_decoder(model: object, **of_hub: Any) -> bool:
+    """Whether *model* is the folder, or the hub repository *of_hub*'s revision, of a saved decoder."""
     if not isinstance(model, str | os.PathLike):
         return False
     folder = Path(model)
     if folder.exists() or not is_hub_id(str(model)):
         return (folder / NAME).is_file()
-    return is_on_hub(str(model), NAME)
+    return is_on_hub(str(model), NAME, **of_hub)
 
 
 def configured(parts: Mapping[str, Any], config: Any) -> dict[str, Any]:
@@ -203,19 +207,19 @@ def _check_parts(parts: Mapping[str, Any]) -> None:
         Parts(**{name: value for name, value in parts.items() if name in attrs.fields_dict(Parts)})
 
 
-def own_generation_config(model: Any) -> Any:
+def own_generation_config(model: Any, **of_hub: Any) -> Any:
     """The generation config of *model*, or in its folder or repository; None if there is none."""
     if not isinstance(model, str | os.PathLike):
         return model.generation_config
     path = Path(model)
     name = "generation_config.json"
-    has_one = (path / name).is_file() if path.exists() else is_on_hub(str(model), name)
+    has_one = (path / name).is_file() if path.exists() else is_on_hub(str(model), name, **of_hub)
     if not has_one:
         return None
     # Imported here: it takes seconds.
     from transformers import GenerationConfig
 
-    return GenerationConfig.from_pretrained(str(model))
+    return GenerationConfig.from_pretrained(str(model), **of_hub)
 
 
 def _several(value: Any) -> Sequence[int]:

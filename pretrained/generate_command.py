@@ -4,11 +4,13 @@ import argparse
 import json
 import sys
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import attrs
 
 from ..decoding import Generation, Generator, Sample, Slots
+from ..decoding.chat import chat_text
 from ..decoding.optional_protocols import decoders_of
 from ..streaming import TextStreamer
 from .command_generator import generator_of
@@ -17,13 +19,14 @@ from .generation_report import as_json, report
 
 def generate(options: argparse.Namespace) -> int:
     """Generate what *options*, checked, ask for; 1 if ``--compare`` finds other tokens."""
-    if options.temp == 0 and (options.top_k, options.top_p, options.min_p) != (0, 1.0, 0.0):
-        print("decodekit: --top-k, --top-p and --min-p change nothing at --temp 0", file=sys.stderr)
     text = prompt_text(options.prompt)
-    prompt: Any = chat_of(text, options.system) if options.chat or options.system is not None else text
-    generator = generator_of(options, batch_size=options.num_samples)
+    if options.chat or options.system is not None:
+        prompt: Any = chat_of(text, options.system)
+        shown, check = "", partial(chat_text, prompt)
+    else:
+        prompt, shown, check = text, text, None
+    generator = generator_of(options, options.num_samples, check)
     prompts = [prompt] * options.num_samples
-    shown = text if isinstance(prompt, str) else ""
     result = _generate(generator, prompts, options, shown)
     if not options.quiet:
         print(report(result, options.temp > 0), file=sys.stderr)
@@ -75,7 +78,10 @@ def _generate(
         return result
     result = generator(prompts)
     if options.json:
-        print(json.dumps(as_json(result, options.model, options.temp > 0), ensure_ascii=False))
+        encoding = sys.stdout.encoding
+        # Escaped, a character that the encoding lacks is not lost.
+        escapes = encoding is not None and encoding.lower() != "utf-8"
+        print(json.dumps(as_json(result, options.model, options.temp > 0), ensure_ascii=escapes))
         return result
     for number, text in enumerate(result.text or [], 1):
         if len(prompts) > 1:

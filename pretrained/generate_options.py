@@ -131,6 +131,9 @@ def check_options(options: argparse.Namespace) -> None:
         raise ValueError(f"--num-draft-tokens needs --draft: got {options.num_draft_tokens} without")
     if options.widths is not None:
         _check_widths(options)
+    k, longest = options.num_draft_tokens, options.max_length
+    if k is not None and longest is not None and longest <= k:
+        raise ValueError(f"--max-length must be at least {1 + k}, for {k} draft tokens: got {longest}")
     if options.seed is not None and options.temp == 0:
         raise ValueError(f"--seed needs --temp above 0, since nothing is sampled: got {options.seed}")
 
@@ -150,6 +153,8 @@ def _check_widths(options: argparse.Namespace) -> None:
     given = " ".join(map(str, widths))
     if widths[0] < 1 or widths != sorted(set(widths)):
         raise ValueError(f"--widths must be at least 1, and ascending: got {given}")
+    if options.max_length is not None and widths[-1] > options.max_length:
+        raise ValueError(f"--widths must be at most --max-length, {options.max_length}: got {given}")
     if options.draft is None:
         return
     if k is not None and 1 + k not in widths:

@@ -8,6 +8,7 @@ import logging
 import os
 import shutil
 from collections.abc import Callable, Mapping
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -17,8 +18,10 @@ from .. import __version__
 from ..decoding.user_cache import cache_folder
 from ..decoding.validation import is_iterable, is_whole
 from ..neuron_backend import CompiledDecoder, compile_decoder, load_decoder
+from ..neuron_backend.artifacts.machine import cpu_family, instruction_sets
 from ..neuron_backend.artifacts.manifest import NAME
 from ..neuron_backend.models.model_source import find_config
+from ..neuron_backend.targets.cpu.instruction_limit import instruction_limit
 from ..neuron_backend.targets.registry import resolve
 from ..neuron_backend.threads import check_threads
 
@@ -51,8 +54,8 @@ def kept_folder(
     """
     The folder of the decoder of *source*, which need not be there.
 
-    It is another one for another state of the model's files, other options, and another version of torch or
-    decodekit.
+    It is another one for another state of the model's files, other options, another processor, and another
+    version of torch, transformers or decodekit.
 
     Args:
         source: The folder or hub id of a model, or a GGUF file.
@@ -122,7 +125,8 @@ def compile_and_keep(
     eager = options.get("target") == "eager"
     say(f"preparing {source}" + ("" if eager else f" (compiled once, kept in {kept.parent})"))
     decoder = compile_decoder(source, **options)
-    if decoder.target != "eager":
+    # Meanwhile another process may have kept its own.
+    if decoder.target != "eager" and load_kept(kept, {"progress": False}) is None:
         # Of a damaged one.
         shutil.rmtree(kept, ignore_errors=True)
         try:
@@ -145,8 +149,10 @@ def _name(source: str | os.PathLike[str], options: Mapping[str, Any]) -> str:
     named = with_target(options)
     plain = {name: _plain(name, value) for name, value in named.items() if name not in _OF_THE_RUN}
     given = {name: value for name, value in plain.items() if value != _plain(name, _DEFAULTS[name])}
-    versions = [torch.__version__, __version__]
-    known = json.dumps([str(path), state, given, versions], sort_keys=True)
+    # transformers, whose module of the model was compiled, is not imported for its version.
+    versions = [torch.__version__, version("transformers"), __version__]
+    processor = [cpu_family(), instruction_sets(), instruction_limit()]
+    known = json.dumps([str(path), state, given, versions, processor], sort_keys=True)
     return f"{path.name}-{hashlib.sha256(known.encode()).hexdigest()[:16]}"
 
 

@@ -13,6 +13,7 @@ from attrs import validators
 
 from ..decoding.results.events import Event
 from ..decoding.validation import a_whole_number, as_real, one_real
+from .encodable import encodable
 from .terminal_text import harmless, wrap
 
 _TAB = "    "
@@ -188,10 +189,7 @@ class BatchDisplay:
         if not text:
             return
         file = self._file()
-        if encoding := getattr(file, "encoding", None):
-            # Unencodable characters must not stop a generation.
-            text = text.encode(encoding, "replace").decode(encoding)
-        file.write(text)
+        file.write(encodable(text, file))
         file.flush()
 
 

@@ -6,6 +6,7 @@ from typing import TextIO
 import attrs
 
 from ..decoding.results.events import Event
+from .encodable import encodable
 from .event_text import require_single_row, single_row_text
 
 
@@ -16,7 +17,8 @@ class TextStreamer:
 
     Needs a generator with a tokenizer, and a single prompt. The text is printed verbatim, including
     any escape sequences from the model, as Hugging Face's streamer does, since files and pipes need
-    the exact text. :class:`~.batch_display.BatchDisplay` replaces them.
+    the exact text. :class:`~.batch_display.BatchDisplay` replaces them. Both write ``?`` for a character that
+    the file's encoding lacks.
 
     Args:
         file: Output file; None for ``sys.stdout`` at the time of printing.
@@ -41,4 +43,5 @@ class TextStreamer:
         self._print("", end="\n")
 
     def _print(self, text: str, end: str) -> None:
-        print(text, end=end, file=sys.stdout if self.file is None else self.file, flush=True)
+        file = sys.stdout if self.file is None else self.file
+        print(encodable(text, file), end=end, file=file, flush=True)

@@ -169,6 +169,19 @@ class TestGenerate:
         assert 1 == status
         assert f"decodekit: {flag} {message}" in capsys.readouterr().err
 
+    def test_says_which_package_is_missing(
+        self, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        """In a line, as any other error."""
+        (tmp_path / "model.gguf").write_bytes(b"GGUF")
+        monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+        status = run("--model", str(tmp_path / "model.gguf"), "--prompt", "x")
+
+        assert 1 == status
+        assert (
+            "decodekit: GGUF files are read with the packages gguf and accelerate" in capsys.readouterr().err
+        )
+
     def test_runs_as_a_module(self) -> None:
         """``python -m decodekit generate --help`` lists the usual flags."""
         done = subprocess.run(

@@ -64,7 +64,8 @@ FOREIGN = {
     "streaming/transformers_streamer.py": {"eos_token_id"},
     # Streams and iterators; AttributeError: a stream without a file number
     "decoding/results/streamers.py": {"close"},
-    "streaming/batch_display.py": {"AttributeError", "encoding", "isatty"},
+    "streaming/batch_display.py": {"AttributeError", "isatty"},
+    "streaming/encodable.py": {"encoding"},
     "streaming/json_lines.py": {"write"},
     "streaming/sse.py": {"aclose", "close"},
     # Arrays, modules and graphs of numpy and torch; AWS's packages

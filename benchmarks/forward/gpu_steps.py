@@ -13,6 +13,7 @@ from ...decoding import History, Sample
 from ...decoding.sampling import noise
 from ...neuron_backend import CudaTarget, StaticDecoder
 from ...neuron_backend.kv_cache.shapes import decoder_shape
+from ...neuron_backend.models.cache_argument import cache_argument
 from ...neuron_backend.models.weights import copy_sharing_weights
 from ...neuron_backend.quantization.quantized import quantize
 from ...processors import RepetitionPenalty, Temperature, TopK, TopP
@@ -106,7 +107,11 @@ def sampling_decoder(setting: Setting, model: Any, batch_size: int, positions: i
         quantize(model, setting.weights)
     length = positions + 8
     shape = decoder_shape(
-        model, vocab_size=model.config.vocab_size, batch_size=batch_size, max_length=length, widths=(1,)
+        model.config,
+        vocab_size=model.config.vocab_size,
+        batch_size=batch_size,
+        max_length=length,
+        widths=(1,),
     )
     decoder = StaticDecoder.unchecked(model, shape, spans=(length,))
     decoder.fuse(CHAIN, Sample(seed=7))
@@ -156,6 +161,7 @@ def peer_steps(setting: Setting, model: Any, positions: int) -> dict[str, Callab
     ids = torch.ones(1, 1, dtype=torch.int64, device=setting.device)
     position = torch.tensor([positions], device=setting.device)
     cache = transformers.StaticCache(config=moved.config, max_cache_len=positions + 8)
+    given = {cache_argument(moved): cache}
     plain = PlainLlama(moved, 1, positions + 8)
 
     def stock(ids: torch.Tensor, position: torch.Tensor) -> torch.Tensor:
@@ -163,7 +169,7 @@ def peer_steps(setting: Setting, model: Any, positions: int) -> dict[str, Callab
             input_ids=ids,
             position_ids=position[None],
             cache_position=position,
-            past_key_values=cache,
+            **given,
             use_cache=True,
         )
         next_ids: torch.Tensor = output.logits[:, -1].argmax(dim=-1, keepdim=True)

@@ -78,7 +78,7 @@ class StaticCacheDecoder:
             ValueError: An argument is invalid.
         """
         self.shape = decoder_shape(
-            model,
+            model.config,
             vocab_size=model.config.get_text_config(decoder=True).vocab_size,
             batch_size=batch_size,
             max_length=max_length,

@@ -10,13 +10,13 @@ import contextlib
 import io
 import json
 import os
-import tempfile
 import time
 import zipfile
 from collections.abc import Mapping
 from pathlib import Path
 
 from ...decoding.user_cache import cache_folder, private_folder
+from ...decoding.whole_file import write_whole
 from . import trust
 from .file_hashes import sha256
 
@@ -46,7 +46,7 @@ def keep(digest: str, files: Mapping[str, bytes]) -> None:
     with contextlib.suppress(OSError):
         folder = private_folder(_FOLDER)
         _delete_old(folder)
-        _replace(folder / digest, content)
+        write_whole(folder / digest, content, 0o600)
 
 
 def kept(digest: str) -> dict[str, bytes] | None:
@@ -65,18 +65,6 @@ def kept(digest: str) -> dict[str, bytes] | None:
     with contextlib.suppress(OSError):
         os.utime(path)
     return _unpack(content)
-
-
-def _replace(path: Path, content: bytes) -> None:
-    """Write a file as a whole: other processes see it complete or not at all."""
-    descriptor, temporary = tempfile.mkstemp(dir=path.parent)
-    try:
-        with os.fdopen(descriptor, "wb") as file:
-            file.write(content)
-        Path(temporary).replace(path)
-    except BaseException:
-        Path(temporary).unlink(missing_ok=True)
-        raise
 
 
 def _delete_old(folder: Path) -> None:

@@ -8,6 +8,7 @@ from typing import Any
 import attrs
 
 from ...decoding.protocols import DecoderShape
+from ...decoding.whole_file import write_whole
 from ..models.weights import weight_dtype
 from .blueprint import Blueprint
 from .file_hashes import sha256
@@ -79,10 +80,7 @@ class Manifest:
         """Write decoder.json, the last file of a folder: if it is there, the folder is complete."""
         facts = {"format": _FORMAT, **attrs.asdict(self)}
         text = json.dumps({**facts, "checksum": _checksum(facts)}, indent=2)
-        # Under another name until it is whole: a process may be killed in between.
-        unfinished = folder / f".{NAME}"
-        unfinished.write_text(text + "\n", encoding="utf-8")
-        unfinished.replace(folder / NAME)
+        write_whole(folder / NAME, f"{text}\n".encode())
 
     @classmethod
     def read(cls, folder: Path) -> "Manifest":

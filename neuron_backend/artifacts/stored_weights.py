@@ -30,6 +30,7 @@ _DTYPES = {
     "I16": torch.int16,
     "I32": torch.int32,
     "I64": torch.int64,
+    "F8_E4M3": torch.float8_e4m3fn,
     "F16": torch.float16,
     "BF16": torch.bfloat16,
     "F32": torch.float32,

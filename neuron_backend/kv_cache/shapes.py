@@ -3,12 +3,13 @@
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from ...decoding.forward_checks import check_tree_widths
 from ...decoding.protocols import DecoderShape
 from ...decoding.validation import as_tuple
 from .spans import SHORTEST, powers_of_two
 
 if TYPE_CHECKING:
-    from transformers import PreTrainedModel
+    from transformers import PretrainedConfig
 
 DEFAULT_WIDTHS = (1, 5, 128)
 """Default widths of decoders that run on the host."""
@@ -56,13 +57,13 @@ def default_row_widths(shape: DecoderShape) -> tuple[int, ...]:
     )
 
 
-def default_max_length(model: "PreTrainedModel") -> int:
-    """2048, or the model's own maximum if smaller."""
-    return min(_DEFAULT_MAX_LENGTH, max_positions(model) or _DEFAULT_MAX_LENGTH)
+def default_max_length(config: "PretrainedConfig") -> int:
+    """2048, or the maximum of *config*'s model if smaller."""
+    return min(_DEFAULT_MAX_LENGTH, max_positions(config) or _DEFAULT_MAX_LENGTH)
 
 
 def decoder_shape(
-    model: "PreTrainedModel",
+    config: "PretrainedConfig",
     *,
     vocab_size: int,
     batch_size: int = 1,
@@ -74,7 +75,7 @@ def decoder_shape(
     A validated decoder shape, with defaults for what is None.
 
     Args:
-        model: Its config limits the positions.
+        config: The model's, which limits the positions.
 
         vocab_size: Logits per column.
 
@@ -90,9 +91,9 @@ def decoder_shape(
     Raises:
         ValueError: An argument breaks its rule.
     """
-    limit = max_positions(model)
+    limit = max_positions(config)
     if max_length is None:
-        max_length = default_max_length(model)
+        max_length = default_max_length(config)
     _check_positive("'batch_size'", batch_size)
     _check_positive("'max_length'", max_length)
     if limit is not None and max_length > limit:
@@ -105,10 +106,27 @@ def decoder_shape(
     return DecoderShape(batch_size, max_length, vocab_size, widths, scored_width)
 
 
-def max_positions(model: "PreTrainedModel") -> int | None:
-    """Maximum number of positions of *model*; None if its config has none."""
-    config = model.config.get_text_config(decoder=True)
-    limit = getattr(config, "max_position_embeddings", None)
+def decoder_tree_widths(tree_widths: Sequence[int], max_length: int) -> tuple[int, ...]:
+    """
+    Validated *tree_widths*; there may be none.
+
+    Raises:
+        ValueError: They are not positive and ascending, or the last is above *max_length*.
+
+        TypeError: *tree_widths* is not a sequence.
+    """
+    check_tree_widths(tree_widths := as_tuple("tree_widths", tree_widths))
+    if max(tree_widths, default=0) > max_length:
+        raise ValueError(
+            f"'tree_widths' must be <= max_length = {max_length}, as many scratch slots as positions: "
+            f"got {tree_widths}"
+        )
+    return tree_widths
+
+
+def max_positions(config: "PretrainedConfig") -> int | None:
+    """Maximum number of positions of *config*'s model; None if it has none."""
+    limit = getattr(config.get_text_config(decoder=True), "max_position_embeddings", None)
     return limit if isinstance(limit, int) and limit > 0 else None
 
 

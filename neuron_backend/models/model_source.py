@@ -1,10 +1,16 @@
 """Validation of a model argument: a model, a folder with one, a GGUF file, or a hub id."""
 
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from os import PathLike
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from .gguf_file import check_gguf, is_gguf
+
+if TYPE_CHECKING:
+    from transformers import PretrainedConfig, PreTrainedModel
 
 _CONFIG = "config.json"
 
@@ -51,6 +57,30 @@ def check_model(model: object, name: str = "'model'") -> None:
         )
 
 
+def config_of(model: "PreTrainedModel | str | PathLike[str]") -> "PretrainedConfig | None":
+    """
+    The config of a model that :func:`check_model` accepts.
+
+    None of a GGUF file, which takes seconds to read, and of a config that transformers does not know: what
+    loads the model says why.
+
+    Raises:
+        FileNotFoundError: The hub has no such model.
+    """
+    from transformers import AutoConfig
+
+    if not isinstance(model, str | PathLike):
+        return model.config
+    if is_gguf(model) and Path(model).is_file():
+        return None
+    try:
+        with not_found_by_name(model, "'model'"):
+            found: PretrainedConfig = AutoConfig.from_pretrained(str(model), trust_remote_code=False)
+    except ValueError:
+        return None
+    return found
+
+
 def find_config(path: str | PathLike[str], name: str) -> Path:
     """
     Path of a model's ``config.json``, downloaded from the hub if *path* is not a folder.
@@ -68,22 +98,44 @@ def find_config(path: str | PathLike[str], name: str) -> Path:
     check_model(path, name)
     if is_gguf(path) and Path(path).is_file():
         raise FileNotFoundError(f"{name} must be a folder or a hub id, with a {_CONFIG}: got {str(path)!r}")
-    try:
+    with not_found_by_name(path, name):
         return Path(str(cached_file(str(path), _CONFIG)))
+
+
+@contextmanager
+def not_found_by_name(path: str | PathLike[str], name: str) -> Iterator[None]:
+    """
+    Say of which argument *path* is, if it is no folder and the block does not find it on the hub.
+
+    Raises:
+        FileNotFoundError: Where the block raises an OSError, and there is no such path.
+    """
+    try:
+        yield
     except OSError as error:
-        raise model_not_found(path, name, error) from error
+        if Path(path).exists():
+            raise
+        raise FileNotFoundError(
+            f"{name} must be a folder, or the id of a model on the hub: got {str(path)!r}; no folder is "
+            f"called so, and the hub, or its cache where it is out of reach, has no such model: {error}"
+        ) from error
 
 
-def model_not_found(path: str | PathLike[str], name: str, error: OSError) -> FileNotFoundError:
-    """The error for a model that is neither in a folder nor on the hub, caused by *error*."""
-    return FileNotFoundError(
-        f"{name} must be a folder, or the id of a model on the hub: got {str(path)!r}; no folder is "
-        f"called so, and the hub, or its cache where it is out of reach, has no such model: {error}"
-    )
+def is_on_hub(
+    repository: str, file: str, *, revision: str | None = None, token: str | bool | None = None
+) -> bool:
+    """
+    Whether the hub, or its cache where it is out of reach, has *file* in *repository*.
 
+    Args:
+        repository: Its id.
 
-def is_on_hub(repository: str, file: str) -> bool:
-    """Whether the hub, or its cache where it is out of reach, has *file* in *repository*."""
+        file: Path in it.
+
+        revision: A branch, tag or commit. None: the main branch.
+
+        token: For private repositories. None: the one that is logged in.
+    """
     from transformers.utils.hub import cached_file
 
     if not is_hub_id(repository):
@@ -92,6 +144,8 @@ def is_on_hub(repository: str, file: str) -> bool:
         found = cached_file(
             repository,
             file,
+            revision=revision,
+            token=token,
             _raise_exceptions_for_missing_entries=False,
             _raise_exceptions_for_connection_errors=False,
             _raise_exceptions_for_gated_repo=False,

@@ -23,12 +23,18 @@ _FILES = (
 """Names of files of which a folder with a tokenizer has at least one."""
 
 
-def load_tokenizer(source: str | PathLike[str]) -> "PreTrainedTokenizerBase | None":
+def load_tokenizer(
+    source: str | PathLike[str], *, revision: str | None = None, token: str | bool | None = None
+) -> "PreTrainedTokenizerBase | None":
     """
     Load the tokenizer that belongs to the model in *source*.
 
     Args:
         source: A folder, a GGUF file or a hub id.
+
+        revision: As of :func:`~.model_source.is_on_hub`; a folder and a file have none.
+
+        token: Likewise.
 
     Returns:
         None if there is none. transformers itself makes up a tokenizer without tokens for some models.
@@ -45,11 +51,14 @@ def load_tokenizer(source: str | PathLike[str]) -> "PreTrainedTokenizerBase | No
     path = Path(source)
     if path.is_file() and is_gguf(source):
         return load_gguf_tokenizer(path)
-    folder = path.is_dir()
-    if not any((path / name).is_file() if folder else is_on_hub(str(source), name) for name in _FILES):
+    folder, of_hub = path.is_dir(), {"revision": revision, "token": token}
+    if not any(
+        (path / name).is_file() if folder else is_on_hub(str(source), name, revision=revision, token=token)
+        for name in _FILES
+    ):
         return None
     try:
-        found: PreTrainedTokenizerBase = AutoTokenizer.from_pretrained(str(source))
+        found: PreTrainedTokenizerBase = AutoTokenizer.from_pretrained(str(source), **of_hub)
     except (KeyError, TypeError, AttributeError) as error:  # transformers takes what it reads on trust
         raise ValueError(f"the files of a tokenizer must be as they were saved: got {source}") from error
     return found

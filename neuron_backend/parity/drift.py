@@ -130,7 +130,7 @@ def _positions(model: "Decoder | PreTrainedModel") -> float:
     from transformers import PreTrainedModel
 
     if isinstance(model, PreTrainedModel):
-        return max_positions(model) or math.inf
+        return max_positions(model.config) or math.inf
     return model.shape.max_length
 
 

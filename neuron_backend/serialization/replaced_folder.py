@@ -19,6 +19,9 @@ except ImportError:  # not on Windows, where copies of interrupted saves stay
 # Of linux/fcntl.h and linux/fs.h.
 _AT_FDCWD, _RENAME_EXCHANGE = -100, 2
 
+_OLD = ".old"
+"""End of the name of a folder that a save has moved away, after the name of the new one."""
+
 _READS = 20
 """How often a folder that is replaced meanwhile is read."""
 
@@ -100,7 +103,9 @@ def recover_folder(final: Path, complete: str = "decoder.json") -> None:
 
 def _restore(copy: Path, final: Path, complete: str) -> bool:
     """Move *copy* to *final* if it is complete and no process has claimed it; whether it was moved."""
-    with contextlib.suppress(OSError), _claimed(copy):
+    # A save that runs has claimed its new folder, not the old one that it moves away in between.
+    new = copy.with_name(copy.name.removesuffix(_OLD))
+    with contextlib.suppress(OSError), _claimed(new if new.exists() else copy):
         if (copy / complete).is_file():
             copy.rename(final)
             return True
@@ -122,7 +127,7 @@ def _put(fresh: Path, final: Path) -> None:
             fresh.rename(final)
             return
     if not _exchange(fresh, final):
-        old = fresh.with_name(f"{fresh.name}.old")
+        old = fresh.with_name(f"{fresh.name}{_OLD}")
         final.rename(old)
         try:
             fresh.rename(final)
@@ -161,7 +166,7 @@ def _copies(final: Path) -> list[Path]:
     """Copies of *final*, of running saves and of interrupted ones."""
     if fcntl is None or not final.parent.is_dir():
         return []
-    name = re.compile(rf"\.{re.escape(final.name)}\.[0-9a-f]{{32}}(\.old)?")
+    name = re.compile(rf"\.{re.escape(final.name)}\.[0-9a-f]{{32}}({re.escape(_OLD)})?")
     return [path for path in final.parent.iterdir() if name.fullmatch(path.name) and path.is_dir()]
 
 

@@ -16,7 +16,7 @@ from ..artifacts.manifest import BUFFERS, CONSTANTS, NAME, Manifest
 from ..artifacts.quantized_files import assemble_model, load_quantized
 from ..models.fused_projections import fuse_projections
 from ..models.gguf_file import is_gguf, load_gguf_model
-from ..models.model_source import model_not_found
+from ..models.model_source import not_found_by_name
 from ..models.rope_scaling import fix_rope_scaling
 from ..models.weights import align, copy_sharing_weights, dtype_name, weight_dtype
 from ..models.without_bars import without_bars
@@ -59,12 +59,8 @@ def load_model(path: str | PathLike[str], dtype: torch.dtype | None) -> "PreTrai
             if isinstance(layer, Int8Linear):
                 layer.arrange(in_blocks=False)
         return model
-    try:
+    with not_found_by_name(path, "'model'"):
         model = AutoModelForCausalLM.from_pretrained(str(path), dtype=dtype or "auto")
-    except OSError as error:
-        if folder.exists():
-            raise
-        raise model_not_found(path, "'model'", error) from error
     return model
 
 

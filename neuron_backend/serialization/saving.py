@@ -6,13 +6,15 @@ model.safetensors, tokenizer files), decoder.json, constants.safetensors, and th
 in programs/. Nothing is pickled.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from functools import partial
 from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import torch
+from safetensors import SafetensorError
 from safetensors.torch import save_file
 from torch import Tensor
 
@@ -57,11 +59,31 @@ def _save(
     weights: Mapping[str, Tensor],
     tokenizer: "PreTrainedTokenizerBase | None",
 ) -> None:
+    final = checked_folder(folder)
+    with replaced_folder(final) as fresh, _disk_errors():
+        _write(decoder, fresh, weights, tokenizer)
+
+
+def checked_folder(folder: str | PathLike[str]) -> Path:
+    """
+    The absolute path of *folder*, in which a decoder may be saved.
+
+    Raises:
+        ValueError: It is there, and is neither empty nor a saved decoder.
+    """
     final = Path(folder).resolve()
     recover_folder(final)
     read_unreplaced(final, partial(_check_replaceable, final))
-    with replaced_folder(final) as fresh:
-        _write(decoder, fresh, weights, tokenizer)
+    return final
+
+
+@contextmanager
+def _disk_errors() -> Iterator[None]:
+    """Raise as an OSError what safetensors has an error of its own for, such as a full disk."""
+    try:
+        yield
+    except SafetensorError as error:
+        raise OSError(f"the weights cannot be written: {error}") from error
 
 
 def constants(decoder: StaticDecoder) -> dict[str, Tensor]:

@@ -47,12 +47,12 @@ def sizing_of(options: argparse.Namespace) -> Sizing:
     if (saved := _manifest(Path(options.model))) is not None:
         options = _completed(options, saved)
     facts, model = facts_of_config(options.model, weight_dtype(options.dtype))
-    length = default_max_length(model) if options.max_length is None else options.max_length
+    length = default_max_length(model.config) if options.max_length is None else options.max_length
     widths = options.widths or (
         clip_widths(DEFAULT_WIDTHS, length) if options.instance is None else neuron_widths(length)
     )
     shape = decoder_shape(
-        model,
+        model.config,
         vocab_size=facts.geometry.vocab_size,
         batch_size=1 if options.batch_size is None else options.batch_size,
         max_length=length,

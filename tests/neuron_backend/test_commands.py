@@ -16,6 +16,8 @@ from decodekit.neuron_backend import (
 )
 from decodekit.neuron_backend.targets.cpu import toolchain
 
+from ..toolchain_mark import needs_toolchain
+
 DRAFT = pathlib.Path(__file__).parents[2] / "examples" / "pair" / "draft"
 
 
@@ -23,7 +25,7 @@ class TestCompile:
     """A model compiled into a folder."""
 
     @pytest.mark.slow
-    @pytest.mark.skipif(toolchain.lack() is not None, reason="needs a C++ compiler")
+    @needs_toolchain
     def test_is_loaded_with_its_tokenizer(
         self, tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]
     ) -> None:
@@ -61,6 +63,18 @@ class TestCompile:
         assert status == 1
         assert message in capsys.readouterr().err
         assert not (tmp_path / "saved").exists()
+
+    def test_another_folder_is_refused_before_anything_is_compiled(
+        self, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        """What is in it stays."""
+        (tmp_path / "mine").write_text("kept")
+        monkeypatch.setattr(compile_command, "compile_decoder", None)
+        status = main(["compile", "--model", str(DRAFT), "-o", str(tmp_path), "--target", "eager"])
+
+        assert 1 == status
+        assert "'folder' must be new, empty or a saved decoder" in capsys.readouterr().err
+        assert "kept" == (tmp_path / "mine").read_text()
 
     @pytest.mark.parametrize(
         ("name", "expected"),

@@ -234,6 +234,28 @@ class TestBeforeLoading:
         ):
             compile_decoder(no_model, batch_size=2, target="eager", processors=chain)
 
+    @pytest.mark.parametrize(
+        ("options", "message"),
+        [
+            ({"max_length": 256}, "'max_length' must be <= 128, the model's positions: got 256"),
+            ({"batch_size": 0}, "'batch_size' must be an integer >= 1: got 0"),
+            ({"widths": (4, 2)}, r"'widths' must be ascending, each once, and at least one: got \(4, 2\)"),
+            ({"max_length": 8, "widths": (1, 9)}, "'widths' must be <= max_length = 8"),
+            ({"scored_width": 3}, r"'scored_width' must be one of \(1, 5, 128\): got 3"),
+            ({"max_length": 8, "tree_widths": (9,)}, "'tree_widths' must be <= max_length = 8"),
+            ({"spans": (16, 32)}, "'spans' must be ascending and end with max_length = 128"),
+            ({"weights": "int5"}, "'weights' must be one of .*: got 'int5'"),
+            ({"weights": "int8", "tp_degree": 2}, "'weights' must be None with tp_degree > 1: got 'int8'"),
+        ],
+    )
+    def test_shapes_and_formats(self, options, message, tiny_model, tmp_path, monkeypatch):
+        """The config says how many positions there are."""
+        tiny_model("llama").config.save_pretrained(tmp_path)
+        monkeypatch.setattr("decodekit.neuron_backend.serialization.saved_model.load_model", None)
+
+        with pytest.raises(ValueError, match=message):
+            compile_decoder(tmp_path, target="eager", **options)
+
     def test_parameters_of_as_many_rows_are_accepted(self, tiny_model):
         """And user-defined parts are not checked."""
         chain = Temperature([0.5, 0.7]) | (lambda logits, history: logits)

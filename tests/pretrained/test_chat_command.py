@@ -10,6 +10,7 @@ import pytest
 from decodekit.__main__ import main
 from decodekit.decoding import Generator, MaxNewTokens, Session
 from decodekit.neuron_backend import compile_decoder
+from decodekit.pretrained import kept_decoders
 from decodekit.pretrained.chat_command import converse
 
 from .test_generate_command import DRAFT, TEMPLATE
@@ -67,6 +68,47 @@ def test_commands(model: pathlib.Path, capsys: pytest.CaptureFixture[str]) -> No
     assert 1 == err.count("the last turn is taken back")
     assert 2 == err.count("/exit ends the conversation")
     assert 1 == err.count("at most 48 tokens")
+
+
+def test_what_the_template_refuses_ends_nothing(
+    model: pathlib.Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """It is said."""
+    refusing = "{% if 'no' in messages[-1].content %}{{ raise_exception('never no') }}{% endif %}" + TEMPLATE
+    (model / "chat_template.jinja").write_text(refusing)
+    decoder = compile_decoder(model, target="eager", max_length=48, widths=(1, 32))
+    session = Session(Generator(decoder, stop=MaxNewTokens(4), tokenizer=decoder.tokenizer))
+
+    converse(session, iter(["a", "no", "b"]), quiet=True)
+
+    assert ["a", "b"] == [turn.messages[0]["content"] for turn in session.turns]
+    assert "the tokenizer's chat template refuses the messages: never no" in capsys.readouterr().err
+
+
+def test_a_byte_that_is_no_text_ends_nothing(
+    model: pathlib.Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Nor does what changes nothing stay unsaid."""
+    lines = io.TextIOWrapper(io.BytesIO(b"a\n\xff\nb\n"), encoding="utf-8")
+    monkeypatch.setattr("sys.stdin", lines)
+    status = main([
+        "chat", "--model", str(model), "--max-tokens", "4", "--target", "eager", "--max-length", "128",
+        "--top-k", "3",
+    ])  # fmt: skip
+    err = capsys.readouterr().err
+
+    assert (0, 3) == (status, err.count("tokens/s"))
+    assert 1 == err.count("--top-k, --top-p and --min-p change nothing at --temp 0")
+
+
+def test_a_model_without_a_template_is_refused_before_it_is_compiled(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """By its tokenizer."""
+    monkeypatch.setattr(kept_decoders, "compile_decoder", None)
+
+    assert 1 == main(["chat", "--model", str(DRAFT), "--target", "eager"])
+    assert "a chat must have a tokenizer with a chat template" in capsys.readouterr().err
 
 
 def test_the_seed_is_that_of_the_conversation(

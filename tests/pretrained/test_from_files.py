@@ -11,6 +11,8 @@ from decodekit.neuron_backend import compile_decoder, load_decoder
 from decodekit.processors import Temperature
 from decodekit.speculation import ConfidenceLength, DraftModel, PromptLookup, SpeculativeGenerator
 
+from ..hub_stand_in import running_hub
+
 SHAPE: dict[str, Any] = {"target": "eager", "widths": (1, 5), "max_length": 64, "progress": False}
 
 
@@ -224,3 +226,19 @@ class TestTokenizers:
 
         assert "is not saved: it cannot be loaded" in caplog.text
         assert load_decoder(tmp_path / "saved").tokenizer is None
+
+
+def test_a_revision_of_a_repository(tiny_model: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Decoder, tokenizer and generation config are its own, read with the token."""
+    monkeypatch.setenv("HF_HUB_DISABLE_PROGRESS_BARS", "1")
+    model: PreTrainedModel = tiny_model("llama")
+    with running_hub(monkeypatch, tmp_path / "hub"):
+        for revision, limit in (("main", 3), ("v2", 9)):
+            model.generation_config = GenerationConfig(max_new_tokens=limit)
+            decoder = compile_decoder(model, **SHAPE)
+            tokenizer = words() if revision == "v2" else None
+            decoder.push_to_hub("user/tiny", tokenizer, private=True, revision=revision, token="secret")
+        found = Generator.from_pretrained("user/tiny", revision="v2", token="secret", sampler=Greedy())
+
+        assert 9 == len(found([[5]]).ids[0])
+        assert words().get_vocab() == found.tokenizer.get_vocab()

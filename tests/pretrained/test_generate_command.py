@@ -155,6 +155,15 @@ def test_saved_decoders(tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[st
             ["--draft", "lookup", "--num-draft-tokens", "3", "--widths", "1", "5"],
             "--widths must have 4, for 3 draft tokens: got 1 5",
         ),
+        (
+            ["--max-length", "32", "--widths", "1", "64"],
+            "--widths must be at most --max-length, 32: got 1 64",
+        ),
+        (
+            ["--max-length", "4", "--draft", "lookup", "--num-draft-tokens", "4"],
+            "--max-length must be at least 5, for 4 draft tokens: got 4",
+        ),
+        (["--chat"], "a chat must have a tokenizer with a chat template"),
         (["--prompt", "@nowhere"], "--prompt must name a file that can be read: got @nowhere"),
         (
             ["--draft", "lookpu"],
@@ -172,6 +181,71 @@ def test_flags_that_do_not_fit(
     status, _, err = run(capsys, "--prompt", PROMPT, *EAGER, *flags)
 
     assert (1, True) == (status, message in err), err
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        (["--temp", "1", "--num-samples", "2"], "--num-samples must be at most 1, the rows of --model"),
+        (["--draft", "lookup", "--num-draft-tokens", "7"], "score at least 8 columns: --model"),
+    ],
+)
+def test_what_a_saved_decoder_cannot_do_is_said_before_it_is_loaded(
+    flags: list[str],
+    message: str,
+    tmp_path: pathlib.Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """Its shape is in a file of its own."""
+    compile_decoder(DRAFT, target="eager", max_length=64, widths=(1, 5)).save(tmp_path / "saved")
+    monkeypatch.setattr(command_decoders, "load_decoder", None)
+    status, _, err = run(capsys, "--prompt", PROMPT, *flags, model=tmp_path / "saved")
+
+    assert (1, True) == (status, message in err), err
+
+
+def test_drafts_in_a_short_cache(capsys: pytest.CaptureFixture[str]) -> None:
+    """They are as long as it allows."""
+    short = ("--target", "eager", "--max-length", "8", "--dtype", "float64")
+    plain = run(capsys, "--prompt", "x", *short)[:2]
+
+    assert plain == run(capsys, "--prompt", "x", *short, "--draft", "lookup")[:2]
+
+
+def test_flags_that_change_nothing_are_said(
+    tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The text is the same."""
+    compile_decoder(DRAFT, target="eager", dtype="float64", max_length=128).save(tmp_path / "saved")
+    expected = run(capsys, "--prompt", PROMPT, *EAGER)[1]
+    cache = ("--cache", str(tmp_path / "cache"))
+    for flags, model, message in [
+        (("--top-k", "3", *EAGER), DRAFT, "--top-k, --top-p and --min-p change nothing at --temp 0"),
+        ((*cache, *EAGER), DRAFT, "--cache changes nothing at --target eager, which compiles nothing"),
+        (cache, tmp_path / "saved", "--cache changes nothing for saved decoders"),
+    ]:
+        status, text, err = run(capsys, "--prompt", PROMPT, *flags, model=model)
+        assert (0, expected, True) == (status, text, f"decodekit: {message}\n" in err), err
+
+
+@pytest.mark.parametrize("flag", ["--stream", "--no-stream", "--json"])
+def test_an_encoding_that_lacks_a_character(
+    flag: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The command ends well; JSON loses nothing."""
+    expected = json.loads(run(capsys, "--prompt", "é 👩", *EAGER, "--json")[1])
+    out = io.TextIOWrapper(io.BytesIO(), encoding="ascii")
+    monkeypatch.setattr("sys.stdout", out)
+    model = ["--model", str(DRAFT), "--max-tokens", "16"]
+    assert 0 == main(["generate", *model, "--prompt", "é 👩", *EAGER, flag])
+    out.seek(0)
+    text = out.read()
+
+    if flag == "--json":
+        assert expected["samples"] == json.loads(text)["samples"]
+    else:
+        assert text.startswith("? ?")
 
 
 def test_a_missing_compiler_is_said_once(

@@ -48,6 +48,22 @@ class TestFolder:
 
         assert 5 == len({*folders, kept_folder(source, {"max_length": 16})})
 
+    def test_is_another_for_another_transformers(self, source: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        """Its module of the model is what was compiled."""
+        before = kept_folder(source, SHAPE)
+        monkeypatch.setattr(kept_decoders, "version", lambda package: f"another {package}")
+
+        assert before != kept_folder(source, SHAPE)
+
+    def test_is_another_for_another_processor(self, source: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        """Machines that share a home keep a decoder each."""
+        before = kept_folder(source, SHAPE)
+        monkeypatch.setattr(kept_decoders, "instruction_sets", lambda: ["another"])
+        other = kept_folder(source, SHAPE)
+        monkeypatch.setenv("DECODEKIT_MAX_CPU_ISA", "portable")
+
+        assert 3 == len({before, other, kept_folder(source, SHAPE)})
+
     def test_what_auto_is_is_said_once(
         self, source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
     ) -> None:
@@ -97,6 +113,22 @@ def test_eager_decoders_are_not_kept(source: Path, tmp_path: Path) -> None:
 
     assert [f"preparing {source}"] == said
     assert not kept.exists()
+
+
+def test_what_another_process_has_kept_meanwhile_stays(
+    source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The decoder that was compiled here is not saved too."""
+
+    class Compiled:
+        target = "cpu"
+
+    monkeypatch.setattr(kept_decoders, "compile_decoder", lambda source, **options: Compiled())
+    compile_decoder(source, target="eager", max_length=16).save(tmp_path / "kept")
+    before = (tmp_path / "kept").stat().st_ino
+
+    assert isinstance(compile_and_keep(source, {}, tmp_path / "kept"), Compiled)
+    assert before == (tmp_path / "kept").stat().st_ino
 
 
 @pytest.mark.parametrize("error", [OSError, ValueError])

@@ -28,6 +28,14 @@ class Recorded(io.StringIO):
 class TestTextStreamer:
     """One text in one place."""
 
+    def test_a_character_that_the_encoding_lacks(self) -> None:
+        """It ends no generation."""
+        file = io.TextIOWrapper(io.BytesIO(), encoding="latin-1")
+        TextStreamer(file).put_event(Event(0, (1,), "né 👩"))
+        file.seek(0)
+
+        assert "né ?" == file.read()
+
     def test_text_is_printed_as_it_is(self) -> None:
         """Pieces adjoin; a newline follows the last."""
         file = io.StringIO()

@@ -122,13 +122,13 @@ def test_layers_have_four_sizes(layer: list[int]) -> None:
 
 def test_is_there_only_when_it_is_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A save that is interrupted must not be taken for a complete one, which would be restored."""
-    write = Path.write_text
+    write = Path.write_bytes
 
-    def interrupted(self: Path, text: str, **options: Any) -> None:
-        write(self, text[: len(text) // 2], **options)
+    def interrupted(self: Path, content: bytes) -> None:
+        write(self, content[: len(content) // 2])
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(Path, "write_text", interrupted)
+    monkeypatch.setattr(Path, "write_bytes", interrupted)
     with pytest.raises(KeyboardInterrupt):
         MANIFEST.write(tmp_path)
 

@@ -14,7 +14,10 @@ from decodekit.neuron_backend.artifacts.stored_weights import StoredWeights, ten
 
 from ...strategies import examples
 
-DTYPES = (torch.float32, torch.bfloat16, torch.float16, torch.float64, torch.int8, torch.int64, torch.bool)
+DTYPES = (
+    torch.float32, torch.bfloat16, torch.float16, torch.float64, torch.float8_e4m3fn,
+    torch.int8, torch.int64, torch.bool,
+)  # fmt: skip
 SHAPES = st.lists(st.integers(0, 5), max_size=3).map(tuple)
 
 
@@ -26,7 +29,8 @@ def numbers(dtype: torch.dtype, shape: tuple[int, ...], seed: int) -> Tensor:
 
 def same(a: Tensor, b: Tensor) -> bool:
     """Whether dtype, shape and values are equal."""
-    return a.dtype == b.dtype and a.shape == b.shape and torch.equal(a, b)
+    # float8 is compared as other numbers.
+    return a.dtype == b.dtype and a.shape == b.shape and torch.equal(a.double(), b.double())
 
 
 def raw(header: object, content: bytes = b"") -> bytes:

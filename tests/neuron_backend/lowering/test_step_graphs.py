@@ -137,7 +137,9 @@ class TestProgramShapes:
                 max_position_embeddings=max_length,
             )
         )
-        shape = decoder_shape(model, vocab_size=16, max_length=max_length, widths=neuron_widths(max_length))
+        shape = decoder_shape(
+            model.config, vocab_size=16, max_length=max_length, widths=neuron_widths(max_length)
+        )
         decoder = CompiledDecoder.unchecked(model.eval(), shape)
 
         assert programs == len(program_shapes(decoder))

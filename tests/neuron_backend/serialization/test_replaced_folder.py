@@ -107,6 +107,23 @@ def test_a_running_save_is_left_alone(tmp_path: Path) -> None:
     assert [final] == list(tmp_path.iterdir())
 
 
+def test_a_reader_leaves_a_running_save_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where folders cannot be exchanged, and the old one is away for a moment."""
+    final, rename = tmp_path / "decoder", Path.rename
+    a_folder(final, "old")
+
+    def read_then_rename(self: Path, target: Path) -> Path:
+        recover_folder(final)
+        return rename(self, target)
+
+    monkeypatch.setattr(replacing, "_exchange", lambda one, other: False)
+    monkeypatch.setattr(Path, "rename", read_then_rename)
+    a_folder(final, "new")
+
+    assert "new" == (final / "content").read_text()
+    assert [final] == list(tmp_path.iterdir())
+
+
 def test_nothing_is_restored_from_an_incomplete_copy(tmp_path: Path) -> None:
     """What was being written when the process was killed."""
     copy = tmp_path / f".decoder.{'0' * 32}"

@@ -2,6 +2,7 @@ import copy
 
 import pytest
 import torch
+from safetensors import SafetensorError
 from safetensors.torch import load_file
 
 from decodekit.neuron_backend import CompiledDecoder, load_decoder
@@ -75,6 +76,20 @@ def test_a_save_that_fails_loses_nothing(llama, saved, monkeypatch):
 
     assert before == contents(saved)
     assert [saved] == list(saved.parent.iterdir())
+
+
+def test_weights_that_cannot_be_written_are_an_error_of_the_system(llama, saved, monkeypatch):
+    """Safetensors has an error of its own for a full disk."""
+    before = contents(saved)
+
+    def full(*_):
+        raise SafetensorError("No space left on device")
+
+    monkeypatch.setattr(saving, "save_file", full)
+    with pytest.raises(OSError, match="the weights cannot be written: No space left on device"):
+        llama.save(saved)
+
+    assert before == contents(saved)
 
 
 def test_the_tokenizer_is_saved_too(llama, tmp_path):
