@@ -240,14 +240,16 @@ class Generator(Parts):
 
             num_samples: As in a call.
 
-            statistics: Counts the run as it goes: ``Statistics()``, or that of earlier runs to add to.
+            statistics: Counts the run as it goes: ``Statistics()``, or that of runs that have ended, to add
+                to.
 
             **others: As in a call.
         """
         refuse_options(others, "random_streams, logprobs, num_samples and statistics")
         rows = self._rows(prompts, num_samples)
+        history = self._history(rows, random_streams)
         timers = self._timers(Statistics() if statistics is None else statistics)
-        return self._events(self._history(rows, random_streams), timers, logprobs)
+        return self._events(history, timers, logprobs)
 
     def astream(
         self,
@@ -343,7 +345,7 @@ class Generator(Parts):
         return [row for row in rows for _ in range(num_samples)]
 
     def _timers(self, statistics: Statistics) -> Timers:
-        statistics.begin_run(is_bit_exact(self.decoder))
+        statistics.append_run(is_bit_exact(self.decoder))
         return Timers(statistics)
 
     def _history(

@@ -1,5 +1,6 @@
 """Writing a file as a whole."""
 
+import stat
 import uuid
 from os import PathLike
 from pathlib import Path
@@ -14,17 +15,23 @@ def write_whole(path: str | PathLike[str], content: bytes, mode: int = 0o666) ->
 
         content: All of it.
 
-        mode: Its permissions, less those that the process's umask takes away.
+        mode: Permissions of a new file, less those that the process's umask takes away.
 
     Raises:
         OSError: It cannot be written. The old content is still there.
     """
     # Of a link, the file that it leads to.
     final = Path(path).resolve()
+    if final.exists() and not final.is_file():
+        # A pipe or a device.
+        final.write_bytes(content)
+        return
     unfinished = final.with_name(f".{final.name}.{uuid.uuid4().hex}")
     try:
         unfinished.touch(mode)
         unfinished.write_bytes(content)
+        if final.exists():
+            unfinished.chmod(stat.S_IMODE(final.stat().st_mode))
         unfinished.replace(final)
     except BaseException:
         unfinished.unlink(missing_ok=True)

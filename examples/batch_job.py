@@ -68,7 +68,8 @@ def main() -> None:
     add("--target", default="auto", help="as in compile_decoder (%(default)s)")
     options = parser.parse_args()
 
-    lines = options.prompts.read_text(encoding="utf-8").splitlines()
+    # Not splitlines(), which also splits at characters that JSON may have in a text.
+    lines = [line for line in options.prompts.read_text(encoding="utf-8").split("\n") if line.strip()]
     items = [{"number": number, "prompt": json.loads(line)["prompt"]} for number, line in enumerate(lines)]
     completed = ray.data.from_items(items).map_batches(
         Complete,

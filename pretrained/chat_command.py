@@ -4,13 +4,15 @@ import argparse
 import io
 import sys
 from collections.abc import Iterator
+from functools import partial
 
 from ..decoding import Finish, Generation, Session, Turn
-from ..decoding.chat import require_chat_template
+from ..decoding.chat import chat_text
 from ..decoding.results.events import EventStream
 from ..decoding.sampling.noise import fresh_seed
 from ..streaming import TextStreamer
 from .command_generator import generator_of
+from .generate_command import chat_of
 from .generation_report import report
 
 _END = "/exit"
@@ -34,7 +36,8 @@ def chat(options: argparse.Namespace) -> int:
     if isinstance(sys.stdin, io.TextIOWrapper):
         # A wrong byte must not end a conversation.
         sys.stdin.reconfigure(errors="replace")
-    generator = generator_of(options, check_tokenizer=require_chat_template)
+    first = chat_of("?", options.system)
+    generator = generator_of(options, check_tokenizer=partial(chat_text, first))
     session = Session(generator, system=options.system)
     if sys.stdin.isatty():
         print(_COMMANDS, file=sys.stderr)

@@ -12,9 +12,10 @@ import attrs
 from ..decoding.protocols import DecoderShape
 from ..neuron_backend import load_decoder
 from ..neuron_backend.artifacts.manifest import NAME, Manifest
-from ..neuron_backend.models.model_source import check_model, find_config
+from ..neuron_backend.compilation import check_shapes
+from ..neuron_backend.models.model_source import check_model, config_of, find_config
 from ..neuron_backend.progress_option import ProgressOption
-from ..neuron_backend.targets.registry import NAMES
+from ..neuron_backend.targets.registry import NAMES, resolve
 from .from_files import is_saved_decoder
 from .kept_decoders import compile_and_keep, kept_folder, load_kept, with_target
 
@@ -37,7 +38,8 @@ def check_source(options: argparse.Namespace, source: str, flag: str) -> None:
     target = options.target
     if target is not None and target not in NAMES:
         raise ValueError(f"--target must be one of {', '.join(NAMES)}: got {target}")
-    if not is_saved_decoder(source):
+    saved = _manifest(source)
+    if saved is None:
         # A single word may be a drafter's, misspelt.
         word = flag == "--draft" and not Path(source).exists() and "/" not in source
         name = "--draft, if neither lookup nor suffix," if word else flag
@@ -49,7 +51,7 @@ def check_source(options: argparse.Namespace, source: str, flag: str) -> None:
         return
     values = vars(options)
     given = [name for name in _OF_COMPILED if values[name] is not None]
-    known = _compiled_with(Path(source)) if given and Path(source).exists() else {}
+    known = _compiled_with(saved)
     for name in given:
         if values[name] not in (known.get(name), "auto"):
             has = f" with {known[name]}" if name in known else ""
@@ -57,9 +59,18 @@ def check_source(options: argparse.Namespace, source: str, flag: str) -> None:
             raise ValueError(f"{named} cannot be changed: {flag} {source} is a saved decoder{has}")
 
 
-def _compiled_with(folder: Path) -> dict[str, Any]:
-    """The options of the saved decoder in *folder*, by name."""
-    manifest = Manifest.read(folder)
+def _manifest(source: str) -> Manifest | None:
+    """That of a saved decoder, in a folder or on the hub; None of a model."""
+    if not is_saved_decoder(source):
+        return None
+    from transformers.utils.hub import cached_file
+
+    folder = Path(source)
+    return Manifest.read(folder if folder.exists() else Path(str(cached_file(source, NAME))).parent)
+
+
+def _compiled_with(manifest: Manifest) -> dict[str, Any]:
+    """The options of a saved decoder, by name."""
     return {
         "dtype": manifest.dtype,
         "target": manifest.target,
@@ -92,26 +103,25 @@ class DecoderSource:
 
     def check(self) -> None:
         """
-        Check a saved decoder's shape before it is loaded, unless it is on the hub.
+        Check the shape before anything is loaded; of the model in a GGUF file, its positions are not known.
 
         Raises:
-            ValueError: It has fewer rows or scores fewer columns.
+            ValueError: A saved decoder has fewer rows or scores fewer columns; a model has fewer positions.
         """
-        folder = Path(self.source)
-        if (folder / NAME).is_file():
-            self._check_saved(Manifest.read(folder).shape)
+        if (saved := _manifest(self.source)) is not None:
+            self._check_saved(saved.shape)
+        elif (config := config_of(self.source)) is not None:
+            given = self._arguments
+            names = ("batch_size", "max_length", "widths", "scored_width")
+            try:
+                check_shapes(config, resolve(given["target"]), **{name: given[name] for name in names})
+            except ValueError as error:
+                raise ValueError(f"{self.flag} {self.source}: {error}") from error
 
     def load(self) -> Any | None:
-        """
-        The decoder, if it need not be compiled.
-
-        Raises:
-            ValueError: A saved decoder has fewer rows or scores fewer columns.
-        """
+        """The decoder, if it need not be compiled."""
         if is_saved_decoder(self.source):
-            decoder = load_decoder(self.source, progress=self._progress)
-            self._check_saved(decoder.shape)
-            return decoder
+            return load_decoder(self.source, progress=self._progress)
         return load_kept(self._kept_folder, self._arguments)
 
     def load_or_compile(self, tokenizer: Any = None) -> Any:
@@ -120,9 +130,6 @@ class DecoderSource:
 
         Args:
             tokenizer: The source's, which is kept with it. None: it is read from the source.
-
-        Raises:
-            ValueError: As :meth:`load`.
         """
         loaded = self.load()
         if loaded is not None:

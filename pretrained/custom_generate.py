@@ -5,6 +5,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from transformers import PrefixConstrainedLogitsProcessor
 from transformers.generation.utils import GenerateDecoderOnlyOutput
 
 from ..decoding import Generator, Sample, TransformersModel
@@ -20,7 +21,7 @@ from ..decoding.protocols import (
     Verification,
 )
 from ..decoding.sampling.greedy import Greedy
-from ..processors import from_transformers
+from ..processors import PrefixFunction, from_transformers
 from ..speculation import SpeculativeGenerator
 from .draft_fields import drafting_of
 from .generate_arguments import (
@@ -136,7 +137,7 @@ def decodekit_generate(
         sampler = Sample(int(torch.randint(2**62, ()))) if config.do_sample else Greedy()
     greedy = isinstance(sampler, TakesArgmax) and sampler.takes_argmax
     custom = custom_processors(model, config, logits_processor, input_ids, model_kwargs)
-    added: list[Any] = [*map(from_transformers, custom), *stages_of(processors)]
+    added: list[Any] = [*map(_as_ours, custom), *stages_of(processors)]
     options: dict[str, Any] = {
         "processors": joined(parts_of(config, columns, not greedy), added),
         "sampler": sampler,
@@ -152,6 +153,15 @@ def decodekit_generate(
     generation = kind(decoder, **options, **speculation)(rows, random_streams, streamer)
     result: Any = sequences(input_ids, generation.ids, padding_token(config))
     return GenerateDecoderOnlyOutput(sequences=result) if config.return_dict_in_generate else result
+
+
+def _as_ours(processor: Any) -> Processor:
+    """A processor that transformers has made, as one of ours."""
+    if not isinstance(processor, PrefixConstrainedLogitsProcessor):
+        return from_transformers(processor)
+    # Wrapped, it would take each row for that of the first prompt.
+    function, each = processor._prefix_allowed_tokens_fn, processor._num_beams
+    return PrefixFunction(lambda row, ids: function(row // each, ids))
 
 
 def _decoder(model: Any, decoder: Decoder | None) -> Decoder:

@@ -68,7 +68,8 @@ def kept_folder(
     Raises:
         TypeError: A value of *options* has no text that tells it from others.
 
-        ValueError: The decoder is divided over cores or processes, or there is no such target.
+        ValueError: The decoder is divided over cores or processes, there is no such target, or
+            ``$DECODEKIT_MAX_CPU_ISA`` is none of its values.
 
         FileNotFoundError: There is no such model.
     """
@@ -124,9 +125,10 @@ def compile_and_keep(
     """
     eager = options.get("target") == "eager"
     say(f"preparing {source}" + ("" if eager else f" (compiled once, kept in {kept.parent})"))
+    before = _written(kept)
     decoder = compile_decoder(source, **options)
-    # Meanwhile another process may have kept its own.
-    if decoder.target != "eager" and load_kept(kept, {"progress": False}) is None:
+    # Otherwise another process has kept its own meanwhile.
+    if decoder.target != "eager" and _written(kept) in (None, before):
         # Of a damaged one.
         shutil.rmtree(kept, ignore_errors=True)
         try:
@@ -134,6 +136,15 @@ def compile_and_keep(
         except (OSError, ValueError) as error:
             _LOG.warning("not kept, to be compiled again next time: %s", error)
     return decoder
+
+
+def _written(kept: Path) -> tuple[int, int] | None:
+    """What tells a kept decoder from one that takes its place; None if there is none."""
+    try:
+        found = (kept / NAME).stat()
+    except OSError:
+        return None
+    return found.st_ino, found.st_mtime_ns
 
 
 def _name(source: str | os.PathLike[str], options: Mapping[str, Any]) -> str:

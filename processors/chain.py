@@ -13,6 +13,7 @@ from ..decoding.optional_protocols import (
     DeviceSafe,
     KeepsArgmax,
     Local,
+    NumbersRows,
     RowIndependent,
     ShiftInvariant,
 )
@@ -130,6 +131,12 @@ class Chain(Composable):
     def row_independent(self) -> bool:
         """Whether no part depends on which row of the batch it processes."""
         return all(isinstance(part, RowIndependent) and part.row_independent for part in self.processors)
+
+    def from_row(self, first: int) -> "Chain":
+        """The chain of a batch whose first row has the number *first*."""
+        parts = [part.from_row(first) if isinstance(part, NumbersRows) else part for part in self.processors]
+        same = all(new is old for new, old in zip(parts, self.processors, strict=True))
+        return self if same else Chain(parts)
 
     def __call__(self, logits: Tensor, history: History) -> Tensor:
         """Fold ``[batch, width, vocab]`` logits, which are not modified, through the chain."""

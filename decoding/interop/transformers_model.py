@@ -173,7 +173,7 @@ class TransformersModel(_Mixin):  # type: ignore[misc]
         ids = record.with_columns(new)
         seen = shown_by(attention_mask, ids)
         columns = new.shape[1]
-        check_ids(new[seen[:, -columns:]], self._feeder.shape.vocab_size)
+        check_ids(ids[seen], self._feeder.shape.vocab_size)
         check_positions(position_ids, seen, columns)
         keep = columns_kept(logits_to_keep, columns)
         kept = seen[:, -keep:]

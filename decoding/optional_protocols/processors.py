@@ -1,6 +1,6 @@
 """Optional capabilities of processors."""
 
-from typing import Protocol, runtime_checkable
+from typing import Protocol, Self, runtime_checkable
 
 from ..protocols import Processor
 
@@ -63,6 +63,14 @@ class RowIndependent(Protocol):
 
     row_independent: bool
     """Whether it is."""
+
+
+@runtime_checkable
+class NumbersRows(Protocol):
+    """A processor that depends on the numbers of the rows, such as one that hands them to a function."""
+
+    def from_row(self, first: int) -> Self:
+        """The processor of a batch whose first row has the number *first*; itself if that changes nothing."""
 
 
 @runtime_checkable

@@ -214,8 +214,8 @@ class Statistics:
             bit_exact=_both(self.bit_exact, other.bit_exact),
         )
 
-    def begin_run(self, bit_exact: bool) -> None:
-        """Count a run that begins, after those so far: its rows follow, *bit_exact* is its decoder's."""
+    def append_run(self, bit_exact: bool) -> None:
+        """Count a run after those so far: its rows follow theirs, and *bit_exact* is its decoder's."""
         self.bit_exact = _both(self.bit_exact, bit_exact)
         self._first_row = len(self.row_steps)
 

@@ -63,10 +63,10 @@ class BatchedRequest:
     ending: Finish | None = attrs.field(default=None, init=False)
     """Set to end it before the next step."""
 
-    told: int = attrs.field(default=0, init=False)
+    num_events: int = attrs.field(default=0, init=False)
     """Events so far; counted by the thread that advances the requests."""
 
-    read: int = attrs.field(default=0, init=False)
+    num_read: int = attrs.field(default=0, init=False)
     """Those that its reader has taken; counted by the reader."""
 
     max_unread: int | None = None
@@ -81,7 +81,9 @@ class BatchedRequest:
     @property
     def must_pause(self) -> bool:
         """Whether its reader is too far behind."""
-        return self.max_unread is not None and self.told - self.read >= self.max_unread
+        # Read once: another thread may lift it.
+        most = self.max_unread
+        return most is not None and self.num_events - self.num_read >= most
 
     def due(self, now: float) -> Finish | None:
         """The finish that is to end it *now*, if any."""

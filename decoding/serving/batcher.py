@@ -200,10 +200,10 @@ class Batcher:
         Raises:
             TypeError: A wrong type of an argument.
 
-            ValueError: The prompt does not fit, or a part cannot share a decoder.
+            ValueError: The prompt does not fit, a part cannot share a decoder, or there are more samples than
+                there is ever room for.
 
-            BatcherFullError: :attr:`max_waiting` requests wait, and *block* is False; or there are more
-                samples than there is ever room for.
+            BatcherFullError: :attr:`max_waiting` requests wait, and *block* is False.
 
             RuntimeError: The batcher is closed.
         """
@@ -495,10 +495,16 @@ class Batcher:
         with self._changed:
             if self._closed:
                 raise RuntimeError("the batcher is closed: make a new one")
+            rows = self.decoder.shape.batch_size
+            if self.max_waiting is not None and len(requests) > rows + self.max_waiting:
+                raise ValueError(
+                    f"a request must have at most {rows} + {self.max_waiting} prompts and samples, which may "
+                    f"run and wait (batch_size and max_waiting): got {len(requests)}"
+                )
             if len(requests) > self._room():
-                if block and len(requests) <= self.decoder.shape.batch_size + (self.max_waiting or 0):
+                if block:
                     return False
-                waiting = max(0, len(self._handles) - self.decoder.shape.batch_size)
+                waiting = max(0, len(self._handles) - rows)
                 raise BatcherFullError(
                     f"at most max_waiting={self.max_waiting} requests may wait for a row: {waiting} do, and "
                     f"{len(requests)} came"

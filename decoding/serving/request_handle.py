@@ -115,7 +115,7 @@ class RequestHandle:
         Wait for the end of all samples, whatever ``max_unread`` was: no event is waited for any more.
 
         Args:
-            timeout: Seconds; None for any number. The request itself goes on.
+            timeout: Seconds; None for any number. The request itself goes on, with ``max_unread`` lifted.
 
         Returns:
             One row for each sample or prompt, of what was generated, also where the request was cancelled.
@@ -193,12 +193,12 @@ class RequestHandle:
         """Take the next event of a sample."""
         self._events.append(event)
         self._unread.append(event)
-        self._requests[event.row].told += 1
+        self._requests[event.row].num_events += 1
         self._running -= event.finish is not None
 
     def fail(self, error: Exception) -> None:
         """Take the exception that ended a sample, which ends the others too."""
-        # First: who finds it ended, without the lock, is to find this.
+        # Set before the count: a thread that reads `done` without the lock must see the error.
         self._error = error if self._error is None else self._error
         self._running -= 1
         for request in self._requests:
@@ -210,7 +210,7 @@ class RequestHandle:
     def _take(self) -> Event:
         event = self._unread.popleft()
         request = self._requests[event.row]
-        request.read += 1
+        request.num_read += 1
         if request.max_unread is not None:
             self._server.notify()
         return event

@@ -76,8 +76,8 @@ class RequestTable:
         """
         self._seat_newcomers(time.monotonic())
         for active, request in self._seated.items():
-            if active.paused != request.must_pause:
-                self._loop.pause(active, request.must_pause)
+            if active.paused != (must_pause := request.must_pause):
+                self._loop.pause(active, must_pause)
         running = [request for active, request in self._seated.items() if not active.paused]
         if not running:
             return self._taken_failures()
@@ -144,15 +144,16 @@ class RequestTable:
     def _seat_newcomers(self, now: float) -> None:
         free = self._loop.free() if self.waiting.requests else []
         while free and self.waiting.requests:
+            held = self.feeder.held()
             request = self.waiting.next(now)
             try:
                 # A guided decoder asks for the negative prompt, which may be a function of the user's.
                 overlap = self.feeder.overlap(request.prompt)
                 pinned, own = self._pins.others(request.pin), self._pins.own(request.pin)
-                row = best_row(free, overlap, self.feeder.held(), pinned, own)
+                row = best_row(free, overlap, held, pinned, own)
                 seat = self._loop.join(request.run, request.history, row)
             except Exception as error:
-                # It is in no list any more, so nothing else would tell it.
+                # It is in no list any more: this is the only way to tell it.
                 self._failures.append((request, error))
                 continue
             self._pins.hold(row, request.pin)

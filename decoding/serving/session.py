@@ -189,6 +189,8 @@ class Session:
 
         Raises:
             TypeError: A message is not JSON. Nothing has been written.
+
+            OSError: The file cannot be written. What it held is still there.
         """
         self._settle()
         write_turns(file, self.system, self.random_stream, self._turns)

@@ -5,9 +5,11 @@ from typing import ClassVar
 
 import attrs
 import torch
+from attrs import validators
 from torch import Tensor
 
 from ...decoding.history import History
+from ...decoding.validation import a_whole_number
 from ..chain import Composable
 from ..parameter import a_callable, as_token_ids, index_of
 from .masking import keep_only
@@ -40,12 +42,24 @@ class PrefixFunction(Composable):
     int64 including the prompt; returns the ids that may follow.
     """
 
+    first_row: int = attrs.field(default=0, kw_only=True, validator=[a_whole_number, validators.ge(0)])
+    """
+    The index of the first row. Set where the prompts of one call run as requests of one row each: more
+    prompts than rows, or in a ``Batcher``.
+    """
+
+    def from_row(self, first: int) -> "PrefixFunction":
+        """The processor of a batch whose first row has the index *first*."""
+        return self if first == self.first_row else attrs.evolve(self, first_row=first)
+
     def __call__(self, logits: Tensor, history: History) -> Tensor:
         """Mask all other tokens of ``[batch, width, vocab]`` logits, which are not modified."""
         processed = torch.full_like(logits, -torch.inf)
         for row in range(logits.shape[0]):
             for column in range(logits.shape[1]):
-                allowed = as_token_ids(self.function(row, history.before(row, column).clone()))
+                allowed = as_token_ids(
+                    self.function(self.first_row + row, history.before(row, column).clone())
+                )
                 if allowed:
                     here = slice(row, row + 1), slice(column, column + 1)
                     index = index_of(allowed, logits[here], torch.tensor(allowed))

@@ -5,6 +5,7 @@ from typing import Any
 
 import attrs
 
+from ...decoding.engine.exact_match_verification import ExactMatch
 from ...decoding.engine.parts import Parts
 from ...decoding.protocols import Processor, StopCondition
 from ...decoding.sampling.greedy import Greedy
@@ -38,7 +39,8 @@ def chat_completion_parts(request: ChatCompletionRequest, base: Parts, max_lengt
     Args:
         request: What the client asks for.
 
-        base: A generator, of which the tokenizer, the end-of-sequence tokens and the drafter are kept.
+        base: A generator, of which the tokenizer, the end-of-sequence tokens and the drafter are kept; the
+            verification too, unless the temperature is 0.
 
         max_length: The decoder's positions, which bound a completion without a limit of its own.
 
@@ -51,7 +53,9 @@ def chat_completion_parts(request: ChatCompletionRequest, base: Parts, max_lengt
         _stop(request, base.tokenizer, ends, max_length),
     )
     sampler = Sample(request.seed) if request.temperature else Greedy()
-    return attrs.evolve(base, processors=chain, sampler=sampler, stop=stop)
+    # Nothing is random in a greedy text, so there are no distributions to compare.
+    verification = base.verification if request.temperature else ExactMatch()
+    return attrs.evolve(base, processors=chain, sampler=sampler, stop=stop, verification=verification)
 
 
 def _stages(request: ChatCompletionRequest, tokenizer: Any, ends: tuple[int, ...]) -> list[Processor]:

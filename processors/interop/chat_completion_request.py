@@ -49,6 +49,11 @@ def _object() -> Any:
     return _optional(validators.instance_of(Mapping))
 
 
+def _a_text_or_texts(instance: Any, attribute: "attrs.Attribute[Any]", value: Any) -> None:
+    if value is not None and not isinstance(value, str | list):
+        raise TypeError(f"'{attribute.name}' must be a text or a list of texts: got {value!r:.200}")
+
+
 @attrs.frozen(eq=False, kw_only=True)
 class ChatCompletionRequest:
     """
@@ -81,7 +86,7 @@ class ChatCompletionRequest:
         default=1, validator=rule(a_whole_number, validators.ge(1), validators.le(_MOST_CHOICES))
     )
     seed: int | None = _whole()
-    stop: str | list[str] | None = None
+    stop: str | list[str] | None = attrs.field(default=None, validator=rule(_a_text_or_texts))
     logprobs: bool = _flag()
     top_logprobs: int | None = _whole(validators.ge(0), validators.le(_MOST_TOP))
     response_format: Mapping[str, Any] | None = _object()
@@ -109,7 +114,9 @@ class ChatCompletionRequest:
             raise InvalidRequestError("the body must be a JSON object")
         fields = attrs.fields_dict(cls)
         if unknown := sorted(body.keys() - fields.keys()):
-            raise InvalidRequestError(f"'{unknown[0]}' is not supported", unknown[0])
+            # JSON may escape what UTF-8 has no bytes for.
+            name = unknown[0].encode(errors="replace").decode()
+            raise InvalidRequestError(f"'{name}' is not supported", name)
         given = {name: value for name, value in body.items() if value is not None}
         for name, field in fields.items():
             if field.default is attrs.NOTHING and name not in given:

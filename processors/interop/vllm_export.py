@@ -13,6 +13,7 @@ from ...decoding.protocols import Processor
 from ...decoding.sampling import noise
 from ...decoding.validation import is_whole
 from ..chain import Chain
+from ..constraints.forced_prefix import ForcedPrefix
 from ..grammar.grammar import Grammar
 from ..parameter import options_of
 
@@ -74,8 +75,10 @@ def check_for_requests(chain: Processor) -> None:
 
 
 def _is_per_row(part: Processor, value: Any) -> bool:
-    # A tuple is per-row in a Grammar, and token ids elsewhere.
-    return isinstance(value, Tensor) or (isinstance(part, Grammar) and isinstance(value, tuple))
+    # A tuple is per-row in these, and token ids elsewhere.
+    return isinstance(value, Tensor) or (
+        isinstance(part, Grammar | ForcedPrefix) and isinstance(value, tuple)
+    )
 
 
 def _interface() -> Any:

@@ -69,7 +69,7 @@ class Letters:
     [
         (TopK(5), DECLARES),
         (TopP(0.9), DECLARES),
-        (Chain(), DECLARES + " processors"),
+        (Chain(), DECLARES + " processors from_row"),
         (Greedy(), "takes_argmax top_choices gap row_independent"),
         (Sample(seed=0), "seed draws_softmax top_choices gap row_independent"),
         (IndependentNoise(Sample(seed=0), torch.zeros(1)), ""),
@@ -80,7 +80,7 @@ class Letters:
         (AdaptiveP(0.5), "seed is_stateful begin"),
         (EndOfSequence(2), "by_token begin"),
         (MaxNewTokens(2) | EndOfSequence(2), "by_token conditions begin"),
-        (NotBefore(2, EndOfSequence(2)), "conditions begin"),
+        (NotBefore(2, EndOfSequence(2)), "conditions begin check_rows"),
         (StopStrings("a", Letters()), "by_token skip_special_tokens begin"),
         (StopWhen(lambda history: False), "begin"),
         (ExactMatch(), "takes_trees"),

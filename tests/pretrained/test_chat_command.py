@@ -88,7 +88,7 @@ def test_what_the_template_refuses_ends_nothing(
 def test_a_byte_that_is_no_text_ends_nothing(
     model: pathlib.Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Nor does what changes nothing stay unsaid."""
+    """The line is answered as it was read. A flag without effect is reported."""
     lines = io.TextIOWrapper(io.BytesIO(b"a\n\xff\nb\n"), encoding="utf-8")
     monkeypatch.setattr("sys.stdin", lines)
     status = main([

@@ -95,7 +95,7 @@ GREEDY: dict[str, dict[str, Any]] = {
     "begin-suppressed": {"begin_suppress_tokens": list(range(30))},
     "criteria": {"stopping_criteria": StoppingCriteriaList([Repeats()]), "eos_token_id": ENDS},
     "processor": {"logits_processor": [Even()], "repetition_penalty": 1.2},
-    "prefixes": {"prefix_allowed_tokens_fn": lambda row, ids: [3, 4, int(ids[-1]) // 2]},
+    "prefixes": {"prefix_allowed_tokens_fn": lambda row, ids: [3 + row, 9, int(ids[-1]) // 2]},
     "lookup": {"prompt_lookup_num_tokens": 4, **padded(PROMPTS[2:])},
     "sequences-of-greedy": {"return_dict_in_generate": True},
     "no-prompt": {"input_ids": None, "attention_mask": None, "bos_token_id": 8},

@@ -163,6 +163,10 @@ def test_saved_decoders(tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[st
             ["--max-length", "4", "--draft", "lookup", "--num-draft-tokens", "4"],
             "--max-length must be at least 5, for 4 draft tokens: got 4",
         ),
+        (
+            ["--max-length", "100000"],
+            "examples/pair/draft: 'max_length' must be <= ",
+        ),
         (["--chat"], "a chat must have a tokenizer with a chat template"),
         (["--prompt", "@nowhere"], "--prompt must name a file that can be read: got @nowhere"),
         (

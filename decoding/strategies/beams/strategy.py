@@ -170,7 +170,7 @@ class BeamStrategy(abc.ABC):
         return as_rows(prompts, self.decoder.shape, self.tokenizer, any_number=True, start=start)
 
     def _timers(self, statistics: Statistics) -> Timers:
-        statistics.begin_run(is_bit_exact(self.decoder))
+        statistics.append_run(is_bit_exact(self.decoder))
         return Timers(statistics)
 
     def _streams(self, rows: list[list[int]], numbers: Sequence[int] | None, seed: int) -> Tensor:

@@ -383,8 +383,10 @@ def test_refuses_other_objects(ours: TransformersModel) -> None:
             ValueError, match=r"'input_ids' must be >= 0 and < 61, where 'attention_mask' is 1"
         ):
             ours(torch.tensor(ids))
-    padded = {"input_ids": torch.tensor([[-1, 5, 7]]), "attention_mask": torch.tensor([[0, 1, 1]])}
-    assert torch.isfinite(ours(**padded).logits).all()
+    padded = ours(torch.tensor([[-1, 5, 7]]), attention_mask=torch.tensor([[0, 1, 1]]))
+    assert torch.isfinite(padded.logits).all()
+    with pytest.raises(ValueError, match="'input_ids' must be >= 0 and < 61"):
+        ours(torch.tensor([[3]]), **{CACHE: padded[CACHE]})
     with pytest.raises(ValueError, match="device='cpu'"):
         ours.to("cuda")
     with pytest.raises(NotImplementedError, match="Batcher"):

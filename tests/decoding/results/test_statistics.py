@@ -545,7 +545,7 @@ seconds: draft 0.500, target 1.250, host 0.250"""
         for lengths, proved in runs:
             one = Statistics()
             for counted in (one, together):
-                counted.begin_run(proved)
+                counted.append_run(proved)
                 for row, accepted in enumerate(lengths):
                     counted.record(tokens=accepted + 1, drafted=4, accepted=accepted, row=row)
             alone += one

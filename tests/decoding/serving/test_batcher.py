@@ -31,7 +31,7 @@ from decodekit.decoding import (
 from decodekit.decoding.engine.decode_loop import DecodeLoop
 from decodekit.decoding.results.streamers import ClosedError
 from decodekit.neuron_backend.static_decoder import StaticDecoder
-from decodekit.processors import RepetitionPenalty, Temperature
+from decodekit.processors import PrefixFunction, RepetitionPenalty, Temperature
 from decodekit.speculation import DraftModel, DraftTree, PromptLookup, Tree
 from decodekit.testing import ScriptedDecoder
 
@@ -639,7 +639,7 @@ class TestSeveralPrompts:
             (ValueError, [[1], [99]], {}),
             (ValueError, [[1], [2]], {"random_streams": [1]}),
             (ValueError, [], {}),
-            (BatcherFullError, [[1]] * 4, {}),
+            (ValueError, [[1]] * 4, {}),
         ):
             with pytest.raises(error):
                 batcher.submit_many(parts, prompts, **options)
@@ -747,7 +747,7 @@ class TestOrder:
         batcher = Batcher(scripted(1), max_waiting=1)
         with batcher if threaded else contextlib.nullcontext():
             handles = [batcher.submit(parts, [token], block=True) for token in (1, 2, 3, 4, 5)]
-            with pytest.raises(BatcherFullError, match="and 3 came"):
+            with pytest.raises(ValueError, match=r"at most 1 \+ 1 prompts and samples.*: got 3"):
                 batcher.submit(parts, [1], num_samples=3, block=True)
 
         assert [alone([token], stop=stop) for token in (1, 2, 3, 4, 5)] == list(map(given, handles))
@@ -948,6 +948,18 @@ class TestManyPrompts:
         assert generator(self.PROMPTS).ids == [
             alone(p, i, stop=MaxNewTokens(7))[0] for i, p in enumerate(self.PROMPTS)
         ]
+
+    def test_a_function_of_the_rows_gets_the_prompts_numbers(self) -> None:
+        """As in a call that fits; samples have theirs too."""
+        asked = PrefixFunction(lambda row, ids: [row % 9, (row + 1) % 9])
+        prompts, options = (
+            [[1], [2], [3], [4], [5]],
+            {"processors": asked | RepetitionPenalty(1.1), "stop": MaxNewTokens(6)},
+        )
+        expected = Generator(scripted(5), **options)(prompts).ids
+
+        assert expected == Generator(scripted(2), **options)(prompts).ids
+        assert expected == Batcher(scripted(2)).submit_many(parts_of(**options), prompts).result().ids
 
     def test_a_part_that_raises_ends_the_call(self) -> None:
         """As in a call that fits."""

@@ -8,7 +8,7 @@ import pytest
 import torch
 from transformers import AutoTokenizer
 
-from decodekit.decoding import EndOfSequence, Generator, Greedy, MaxNewTokens, Sample, StopStrings
+from decodekit.decoding import Batcher, EndOfSequence, Generator, Greedy, MaxNewTokens, Sample, StopStrings
 from decodekit.decoding.engine.parts import Parts
 from decodekit.decoding.stopping.composition import parts as conditions
 from decodekit.processors import (
@@ -24,7 +24,7 @@ from decodekit.processors import (
 from decodekit.processors.interop.chat_completion_parts import chat_completion_parts
 from decodekit.processors.interop.chat_completion_request import ChatCompletionRequest
 from decodekit.processors.interop.invalid_request import InvalidRequestError
-from decodekit.speculation import PromptLookup
+from decodekit.speculation import BlockVerification, PromptLookup, RejectionSampling, SpeculativeGenerator
 from decodekit.testing import ScriptedDecoder
 
 PAIR = pathlib.Path(__file__).parents[3] / "examples" / "pair" / "target"
@@ -108,6 +108,23 @@ class TestParts:
         assert (0,) == ends.ids
         assert isinstance(strings, StopStrings)
         assert isinstance(limit, MaxNewTokens)
+
+    @pytest.mark.parametrize("verification", [RejectionSampling(), BlockVerification()])
+    def test_a_greedy_text_compares_no_distributions(self, base: Generator, verification: Any) -> None:
+        """So a request with temperature 0 is served, whatever others are verified by."""
+        compares = SpeculativeGenerator(
+            base.decoder,
+            drafter=PromptLookup(),
+            verification=verification,
+            sampler=Sample(),
+            tokenizer=base.tokenizer,
+        )
+        greedy = parts_of(compares.parts, temperature=0, max_tokens=9)
+        handle = Batcher(base.decoder).submit(greedy, [3, 4])
+
+        assert parts_of(base, temperature=0, max_tokens=9).stop.finishes == greedy.stop.finishes
+        assert attrs.evolve(base, stop=MaxNewTokens(9))([3, 4]).ids == handle.result().ids
+        assert verification is parts_of(compares.parts, seed=1).verification
 
     def test_no_end_of_sequence(self, base: Generator) -> None:
         """A generator without one has none."""

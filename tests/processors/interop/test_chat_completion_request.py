@@ -67,6 +67,19 @@ class TestFields:
 
         assert expected is request.include_usage
 
+    @pytest.mark.parametrize("stop", [{"END": 1}, 3, True])
+    def test_a_stop_of_another_type(self, stop: Any) -> None:
+        """An object's names are no texts to stop at."""
+        with pytest.raises(InvalidRequestError, match="'stop' must be a text or a list of texts"):
+            ChatCompletionRequest.of({**BODY, "stop": stop})
+
+    def test_an_unknown_name_that_is_no_text(self) -> None:
+        """The refusal can be sent as UTF-8."""
+        with pytest.raises(InvalidRequestError) as refused:
+            ChatCompletionRequest.of_json(b'{"\\ud800": 1}')
+
+        assert ("'?' is not supported", "?") == (str(refused.value), refused.value.parameter)
+
     @pytest.mark.parametrize("missing", ["model", "messages"])
     def test_a_missing_field(self, missing: str) -> None:
         """It is named."""

@@ -10,6 +10,7 @@ from torch import Tensor
 from decodekit.decoding.history import History
 from decodekit.processors import (
     Chain,
+    ForcedPrefix,
     FrequencyPenalty,
     Grammar,
     MinNewTokens,
@@ -21,6 +22,7 @@ from decodekit.processors import (
 )
 
 from ..by_hand import after
+from ..constraints.pieces import Pieces
 from ..grammar.languages import Brackets
 from .vllm_stand_in import Engine, LogitsProcessor, SamplingParams
 
@@ -108,6 +110,7 @@ class TestToVllm:
             Chain((CHAIN, Temperature(0.5), RepetitionPenalty([2.0]))),
             Grammar([Brackets(2), None]),
             CHAIN | Grammar([Brackets(2)]),
+            ForcedPrefix(["a", "b"], Pieces(["a", "b"])),
         ],
     )
     def test_refuses_parameters_one_per_row(self, chain: Any) -> None:

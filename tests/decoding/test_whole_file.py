@@ -1,0 +1,43 @@
+"""Writing a file as a whole."""
+
+import os
+import stat
+from pathlib import Path
+
+from decodekit.decoding.whole_file import write_whole
+
+
+def test_a_new_file_has_the_mode(tmp_path: Path) -> None:
+    """Less what the umask takes away."""
+    write_whole(tmp_path / "new", b"one", 0o600)
+
+    assert b"one" == (tmp_path / "new").read_bytes()
+    assert 0o600 == stat.S_IMODE((tmp_path / "new").stat().st_mode)
+    assert [tmp_path / "new"] == list(tmp_path.iterdir())
+
+
+def test_a_replaced_file_keeps_its_mode(tmp_path: Path) -> None:
+    """A private one stays private."""
+    (tmp_path / "old").write_bytes(b"one")
+    (tmp_path / "old").chmod(0o640)
+    write_whole(tmp_path / "old", b"two")
+
+    assert b"two" == (tmp_path / "old").read_bytes()
+    assert 0o640 == stat.S_IMODE((tmp_path / "old").stat().st_mode)
+
+
+def test_a_link_stays_a_link(tmp_path: Path) -> None:
+    """The file that it leads to is replaced."""
+    (tmp_path / "file").write_bytes(b"one")
+    (tmp_path / "link").symlink_to("file")
+    write_whole(tmp_path / "link", b"two")
+
+    assert (tmp_path / "link").is_symlink()
+    assert b"two" == (tmp_path / "file").read_bytes()
+
+
+def test_a_device_is_written_to(tmp_path: Path) -> None:
+    """It is not replaced by a file."""
+    write_whole(os.devnull, b"one")
+
+    assert not Path(os.devnull).is_file()
