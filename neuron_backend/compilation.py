@@ -133,7 +133,7 @@ def compile_decoder(
     from .quantization.quantized import check_format
     from .serialization.saved_model import load_model
     from .tensor_parallel.cores import ranks_or_cores
-    from .tensor_parallel.ranks import report_lost_ranks
+    from .tensor_parallel.ranks import fail_together, report_lost_ranks
     from .tensor_parallel.sharded_model import load_shard
 
     told = progress_of(progress)
@@ -148,7 +148,7 @@ def compile_decoder(
             "whose range Neuron's own 8-bit floats do not have"
         )
     check_format(weights)
-    if tp_degree != 1 and weights is not None:
+    if is_whole(tp_degree) and tp_degree > 1 and weights is not None:
         raise ValueError(f"'weights' must be None with tp_degree > 1: got {weights!r}")
     widths = None if widths is None else as_tuple("widths", widths)
     tree_widths = as_tuple("tree_widths", tree_widths)
@@ -168,23 +168,24 @@ def compile_decoder(
         )
     compiler.require()
     ranks, cores = ranks_or_cores(compiler, tp_degree)
-    if (config := config_of(model)) is not None:
-        # Otherwise the decoder refuses them, after minutes of loading.
-        length = decoder_shape(
-            config,
-            vocab_size=1,
-            batch_size=batch_size,
-            max_length=max_length,
-            widths=_widths(compiler, config, max_length) if widths is None else widths,
-            scored_width=scored_width,
-        ).max_length
-        decoder_tree_widths(tree_widths, length)
-        decoder_spans(spans, length)
     with report_lost_ranks(ranks):
         if ranks is not None:
             shape = (batch_size, max_length, widths, scored_width, tree_widths, spans)
             rows = (row_widths, copies_rows)
             ranks.check_call(shape, rows, compiler.name, dtype, processors is None, sampler is None)
+        with fail_together(ranks):
+            config = config_of(model)
+        if config is not None:
+            check_shapes(
+                config,
+                compiler,
+                batch_size=batch_size,
+                max_length=max_length,
+                widths=widths,
+                scored_width=scored_width,
+                tree_widths=tree_widths,
+                spans=spans,
+            )
         with stage(told, f"loading {model if isinstance(model, str | PathLike) else type(model).__name__}"):
             loaded = load_shard(model, partial(load_model, dtype=weight_dtype(dtype)), ranks)
         decoder = CompiledDecoder(
@@ -206,6 +207,52 @@ def compile_decoder(
             decoder.source, decoder.borrowed = model, frozenset()
         decoder.compile(compiler, processors, sampler, copies_rows)
     return decoder
+
+
+def check_shapes(
+    config: "PretrainedConfig",
+    target: Target,
+    *,
+    batch_size: int = 1,
+    max_length: int | None = None,
+    widths: Sequence[int] | None = None,
+    scored_width: int | None = None,
+    tree_widths: Sequence[int] = (),
+    spans: Sequence[int] | None = None,
+) -> None:
+    """
+    Check shapes as :func:`compile_decoder` takes them, before a model is loaded, which may take minutes.
+
+    Args:
+        config: The model's.
+
+        target: The target, which has default widths.
+
+        batch_size: As there.
+
+        max_length: As there.
+
+        widths: As there.
+
+        scored_width: As there.
+
+        tree_widths: As there.
+
+        spans: As there.
+
+    Raises:
+        TypeError, ValueError: As there.
+    """
+    shape = decoder_shape(
+        config,
+        vocab_size=1,
+        batch_size=batch_size,
+        max_length=max_length,
+        widths=_widths(target, config, max_length) if widths is None else widths,
+        scored_width=scored_width,
+    )
+    decoder_tree_widths(tree_widths, shape.max_length)
+    decoder_spans(spans, shape.max_length)
 
 
 def _row_widths(target: Target, decoder: "CompiledDecoder", widths: Sequence[int] | None) -> tuple[int, ...]:

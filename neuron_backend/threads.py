@@ -22,11 +22,18 @@ def check_threads(threads: Any) -> None:
 
 @contextlib.contextmanager
 def on_threads(threads: int | None) -> Iterator[None]:
-    """Set torch's number of threads while the body runs; None leaves it unchanged."""
+    """
+    Set torch's number of threads while the body runs; None leaves it unchanged.
+
+    Raises:
+        ValueError: As :func:`check_threads`.
+    """
     before = torch.get_num_threads()
     if threads is None or threads == before:
         yield
         return
+    # A decoder's is an attribute, set at any time.
+    check_threads(threads)
     torch.set_num_threads(threads)
     try:
         yield

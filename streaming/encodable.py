@@ -4,6 +4,12 @@ from typing import TextIO
 
 
 def encodable(text: str, file: TextIO) -> str:
-    """*text*, with ``?`` for what the encoding of *file* lacks: it must not stop a generation."""
+    """*text*, with ``?`` for what *file* would refuse to encode: it must not stop a generation."""
     encoding = getattr(file, "encoding", None)
-    return text.encode(encoding, "replace").decode(encoding) if encoding else text
+    if encoding is None:
+        return text
+    try:
+        text.encode(encoding, getattr(file, "errors", None) or "strict")
+    except UnicodeEncodeError:
+        return text.encode(encoding, "replace").decode(encoding)
+    return text

@@ -18,7 +18,7 @@ class TextStreamer:
     Needs a generator with a tokenizer, and a single prompt. The text is printed verbatim, including
     any escape sequences from the model, as Hugging Face's streamer does, since files and pipes need
     the exact text. :class:`~.batch_display.BatchDisplay` replaces them. Both write ``?`` for a character that
-    the file's encoding lacks.
+    the file refuses to encode.
 
     Args:
         file: Output file; None for ``sys.stdout`` at the time of printing.

@@ -121,12 +121,13 @@ class StaticCacheDecoder:
             TypeError: A wrong dtype. Nothing has been written.
         """
         check_inputs(ids, cache_pos, self.shape)
-        padding = ids < 0
-        positions = cache_pos[:, None] + torch.arange(ids.shape[1])
-        # The spare slot comes first.
-        written = positions.masked_fill(padding, SPARE) - SPARE
-        self._cache.write_to(written.to(self._device))
+        # No inference tensors, in any mode of the caller: a graph that reads one is compiled again.
         with torch.inference_mode(False), torch.no_grad():
+            padding = ids < 0
+            positions = cache_pos[:, None] + torch.arange(ids.shape[1])
+            # The spare slot comes first.
+            written = positions.masked_fill(padding, SPARE) - SPARE
+            self._cache.write_to(written.to(self._device))
             logits = self._programs[ids.shape[1]](
                 ids.masked_fill(padding, 0).to(self._device),
                 positions.masked_fill(padding, 0).to(self._device),

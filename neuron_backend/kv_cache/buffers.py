@@ -51,7 +51,9 @@ class CacheBuffers:
 
         def buffer(heads: int, dim: int) -> Tensor:
             try:
-                return torch.zeros(batch_size, heads, slots, dim, dtype=geometry.cache_dtype)
+                # Not inference tensors, in any mode of the caller: later forwards write to them.
+                with torch.inference_mode(False):
+                    return torch.zeros(batch_size, heads, slots, dim, dtype=geometry.cache_dtype)
             except (RuntimeError, TypeError) as error:
                 raise ValueError(
                     f"the cache must fit into memory: got {batch_size} rows, {slots} slots, {heads} heads "

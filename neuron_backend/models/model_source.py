@@ -66,6 +66,8 @@ def config_of(model: "PreTrainedModel | str | PathLike[str]") -> "PretrainedConf
 
     Raises:
         FileNotFoundError: The hub has no such model.
+
+        OSError: The file cannot be read.
     """
     from transformers import AutoConfig
 

@@ -11,6 +11,7 @@ from ...decoding.history import History
 from ...decoding.optional_protocols import CopiesRows
 from ...decoding.protocols import Decoder
 from ..models.unsupported import UnsupportedArchitecture
+from .magnitude import magnitude
 
 _LONGEST = 32
 
@@ -55,8 +56,8 @@ def check_copies(
         found = [_copied(decoder, slots, ids, source, span) for span in spans]
     except Exception as error:
         raise UnsupportedArchitecture(architecture, f"{whose} failed to copy rows: {error!r}") from error
-    off = max(float((each - expected).abs().max()) for each in found)
-    allowed = tolerance * float(expected.abs().max())
+    off = magnitude(*(each - expected for each in found))
+    allowed = tolerance * magnitude(expected)
     # Also true for NaN.
     if not off <= allowed:
         raise UnsupportedArchitecture(

@@ -15,6 +15,7 @@ from ...decoding.protocols import Decoder, SamplesOnDevice
 from ...decoding.sampling import noise
 from ..models.unsupported import UnsupportedArchitecture
 from ..on_device_sampling.fusion import Fusion
+from .magnitude import magnitude
 
 _COLUMNS = 24
 """Minimum number of sampled tokens that are compared at each width."""
@@ -74,26 +75,23 @@ def _differences(decoder: SamplingDecoder, width: int) -> tuple[float, int]:
     generator = torch.Generator().manual_seed(0)
     ids = torch.randint(shape.vocab_size, (shape.batch_size, 1, shape.max_length + 1), generator=generator)
     starts = list(range(0, shape.max_length - width + 1, width))
-    off, differing = 0.0, 0
+    off, differing = [], 0
     for start in starts[: -(-_COLUMNS // (shape.batch_size * width))]:
         cache_pos = torch.full((shape.batch_size,), start)
         fed = ids[:, 0, start : start + width].contiguous()
         plain = decoder.forward(fed, cache_pos).clone()
         history = _history(ids, start, width)
         sampled, scores = decoder.forward_and_sample(fed, cache_pos, history)
-        off = max(off, _largest(scores.logits - plain) / _largest(plain))
+        # A model may give nothing but zeros.
+        off.append((scores.logits - plain) / (magnitude(plain) or 1.0))
         noises = sampling.sampler.noise(history, shape.vocab_size)
         with torch.no_grad():
             expected = sampling.sample(scores.logits, history, *noises)
         differing += int((expected != sampled).sum())
-    return off, differing
+    return magnitude(*off), differing
 
 
 def _history(ids: Tensor, start: int, width: int) -> History:
     """The tokens up to each of *width* columns from *start* on."""
     length = (start + 1 + torch.arange(width)).repeat(len(ids), 1)
     return History(ids, length, torch.ones(len(ids)).long(), noise.random_streams(torch.arange(len(ids)), 0))
-
-
-def _largest(logits: Tensor) -> float:
-    return float(logits.abs().max())

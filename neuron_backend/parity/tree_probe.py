@@ -16,6 +16,7 @@ from ...decoding.cache.slots import Slots
 from ...decoding.history import History
 from ...decoding.protocols import Decoder, Draft, ScoresTrees
 from ..models.unsupported import UnsupportedArchitecture
+from .magnitude import magnitude
 
 _BRANCHES = 3
 _SHORTEST = 32
@@ -124,8 +125,8 @@ def check_trees(decoder: TreeDecoder, span: int, tolerance: float, whose: str, a
             raise UnsupportedArchitecture(
                 architecture, f"{whose} failed over a tree of width {width}: {error!r}"
             ) from error
-        off = max(_largest(found - expected) for found, expected in pairs)
-        allowed = tolerance * max(_largest(expected) for _, expected in pairs)
+        off = magnitude(*(found - expected for found, expected in pairs))
+        allowed = tolerance * magnitude(*(expected for _, expected in pairs))
         # Also true for NaN.
         if not off <= allowed:
             raise UnsupportedArchitecture(
@@ -133,7 +134,3 @@ def check_trees(decoder: TreeDecoder, span: int, tolerance: float, whose: str, a
                 f"{whose} scores a tree of width {width} otherwise than its branches, by {off:.3g}, "
                 f"more than rounding explains ({allowed:.3g})",
             )
-
-
-def _largest(logits: Tensor) -> float:
-    return float(logits.abs().max())

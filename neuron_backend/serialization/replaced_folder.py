@@ -39,7 +39,7 @@ def replaced_folder(final: Path) -> Iterator[Path]:
     final.parent.mkdir(parents=True, exist_ok=True)
     recover_folder(final)
     for copy in _copies(final):
-        with contextlib.suppress(OSError), _claimed(copy):
+        with contextlib.suppress(OSError), _claimed_copy(copy):
             shutil.rmtree(copy)
     with _fresh(final) as fresh:
         try:
@@ -103,9 +103,7 @@ def recover_folder(final: Path, complete: str = "decoder.json") -> None:
 
 def _restore(copy: Path, final: Path, complete: str) -> bool:
     """Move *copy* to *final* if it is complete and no process has claimed it; whether it was moved."""
-    # A save that runs has claimed its new folder, not the old one that it moves away in between.
-    new = copy.with_name(copy.name.removesuffix(_OLD))
-    with contextlib.suppress(OSError), _claimed(new if new.exists() else copy):
+    with contextlib.suppress(OSError), _claimed_copy(copy):
         if (copy / complete).is_file():
             copy.rename(final)
             return True
@@ -134,7 +132,8 @@ def _put(fresh: Path, final: Path) -> None:
         except OSError:
             old.rename(final)
             raise
-        shutil.rmtree(old)
+        # Another save may remove it too.
+        shutil.rmtree(old, ignore_errors=True)
 
 
 def _exchange(one: Path, other: Path) -> bool:
@@ -168,6 +167,12 @@ def _copies(final: Path) -> list[Path]:
         return []
     name = re.compile(rf"\.{re.escape(final.name)}\.[0-9a-f]{{32}}({re.escape(_OLD)})?")
     return [path for path in final.parent.iterdir() if name.fullmatch(path.name) and path.is_dir()]
+
+
+def _claimed_copy(copy: Path) -> contextlib.AbstractContextManager[None]:
+    """Claim *copy*, which a save that runs has claimed by its new folder if this is the old one."""
+    new = copy.with_name(copy.name.removesuffix(_OLD))
+    return _claimed(new if new.exists() else copy)
 
 
 @contextlib.contextmanager

@@ -66,7 +66,7 @@ def _save(
 
 def checked_folder(folder: str | PathLike[str]) -> Path:
     """
-    The absolute path of *folder*, in which a decoder may be saved.
+    The absolute path of *folder*, in which a decoder may be saved; what an interrupted save left is restored.
 
     Raises:
         ValueError: It is there, and is neither empty nor a saved decoder.

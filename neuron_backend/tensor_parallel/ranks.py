@@ -39,8 +39,9 @@ PROGRAM_GROUP = "decodekit"
 """
 Name of the process group of compiled programs, which is compiled into them.
 
-They need their own group because a program runs with the GIL held. A gloo thread that waits for the GIL, to
-release a tensor owned by Python, holds its group's lock; a program waiting for that group would deadlock.
+They need their own group because a program may run with the GIL held (on macOS). A gloo thread that waits for
+the GIL, to release a tensor owned by Python, holds its group's lock; a program waiting for that group would
+deadlock.
 No tensor owned by Python enters this group.
 """
 

@@ -196,3 +196,13 @@ class TestModel:
         assert torch.equal(
             llama.forward(board.contiguous(), pos(0, 0)).clone(), llama.forward(board, pos(0, 0))
         )
+
+
+def test_may_be_made_in_inference_mode(tiny_model):
+    """And used outside it, which writes to its cache."""
+    with torch.inference_mode():
+        decoder = StaticDecoder(tiny_model("llama"), max_length=8, widths=(1, 2))
+    expected = StaticDecoder(tiny_model("llama"), max_length=8, widths=(1, 2))
+    ids, start = torch.tensor([[3, 5]]), torch.tensor([0])
+
+    assert torch.equal(expected.forward(ids, start), decoder.forward(ids, start))

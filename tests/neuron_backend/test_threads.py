@@ -7,7 +7,7 @@ import pytest
 import torch
 from transformers import PreTrainedModel
 
-from decodekit.neuron_backend import compile_decoder
+from decodekit.neuron_backend import CompiledDecoder, compile_decoder
 from decodekit.neuron_backend.threads import on_threads
 
 
@@ -54,3 +54,14 @@ class TestThreads:
         """An integer >= 1."""
         with pytest.raises(ValueError, match="'threads' must be None or a whole number >= 1: got"):
             compile_decoder(tiny_model("llama"), max_length=16, widths=(1,), target="eager", threads=threads)
+
+
+@pytest.mark.parametrize("threads", [0, -1, 1.5])
+def test_a_number_that_is_set_later_is_checked(threads: Any, llama: CompiledDecoder) -> None:
+    """At the next forward."""
+    before, llama.threads = llama.threads, threads
+    try:
+        with pytest.raises(ValueError, match="'threads' must be None or a whole number >= 1"):
+            llama.forward(torch.full((2, llama.shape.widths[0]), 3), torch.zeros(2, dtype=torch.int64))
+    finally:
+        llama.threads = before

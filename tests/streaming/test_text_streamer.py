@@ -36,6 +36,14 @@ class TestTextStreamer:
 
         assert "né ?" == file.read()
 
+    def test_a_file_with_an_error_handler_of_its_own(self) -> None:
+        """It is not overridden."""
+        file = io.TextIOWrapper(io.BytesIO(), encoding="ascii", errors="backslashreplace")
+        TextStreamer(file).put_event(Event(0, (1,), "né"))
+        file.seek(0)
+
+        assert "n\\xe9" == file.read()
+
     def test_text_is_printed_as_it_is(self) -> None:
         """Pieces adjoin; a newline follows the last."""
         file = io.StringIO()

@@ -34,6 +34,7 @@ from .neuron_environment import (
     CORES,
     NO_FALLBACK,
     compiler_arguments,
+    core_numbers,
     cores_of_rank,
     environment_variables,
     with_logical_cores,
@@ -57,6 +58,10 @@ def _as_arguments(arguments: Sequence[str]) -> tuple[str, ...]:
     if isinstance(arguments, str) or not all(isinstance(one, str) for one in arguments):
         raise ValueError(f"'compiler_args' must be a sequence of strings: got {arguments!r}")
     return tuple(arguments)
+
+
+def _a_list_of_cores(instance: object, attribute: "attrs.Attribute[Any]", value: str) -> None:
+    core_numbers(value)
 
 
 def _as_path(folder: str | PathLike[str] | None) -> str | None:
@@ -102,7 +107,7 @@ class NativeTarget:
     """Arguments of neuronx-cc, such as ``("-O1",)``, after those in NEURON_CC_FLAGS."""
 
     cores: str | None = attrs.field(
-        default=None, validator=validators.optional(validators.matches_re(r"\d+([-,]\d+)*"))
+        default=None, validator=validators.optional([validators.instance_of(str), _a_list_of_cores])
     )
     """
     Cores of this process, such as ``"0"`` or ``"4-7"``: NEURON_RT_VISIBLE_CORES is set to it before the

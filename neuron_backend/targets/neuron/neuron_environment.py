@@ -80,17 +80,28 @@ def cores_of_rank(cores: str | None) -> str | None:
     if cores is None and CORES in os.environ:
         return None
     rank, ranks = int(os.environ.get(_RANK, "0")), int(os.environ.get(_RANKS, "1"))
-    every = list(range(ranks)) if cores is None else _numbers(cores)
+    every = list(range(ranks)) if cores is None else core_numbers(cores)
     share = len(every) // ranks
     if len(every) != share * ranks:
         raise ValueError(f"'cores' must be as many for each of {ranks} processes: got {cores!r}")
     return ",".join(map(str, every[rank * share : (rank + 1) * share]))
 
 
-def _numbers(cores: str) -> list[int]:
-    """Core numbers: ``"0,4-6"`` is 0, 4, 5 and 6."""
-    bounds = ([int(end) for end in part.split("-")] for part in cores.split(","))
-    return [core for ends in bounds for core in range(ends[0], ends[-1] + 1)]
+def core_numbers(cores: str) -> list[int]:
+    """
+    Core numbers: ``"0,4-6"`` is 0, 4, 5 and 6.
+
+    Raises:
+        ValueError: *cores* are no numbers and ascending ranges, or one is there twice.
+    """
+    if re.fullmatch(r"\d+(-\d+)?(,\d+(-\d+)?)*", cores):
+        bounds = [[int(end) for end in part.split("-")] for part in cores.split(",")]
+        found = [core for ends in bounds for core in range(ends[0], ends[-1] + 1)]
+        if all(ends[0] <= ends[-1] for ends in bounds) and len(set(found)) == len(found):
+            return found
+    raise ValueError(
+        f"'cores' must be numbers and ascending ranges, each core once, such as '0,4-6': got {cores!r}"
+    )
 
 
 def with_logical_cores(arguments: Sequence[str]) -> tuple[str, ...]:

@@ -3,6 +3,7 @@
 from functools import partial
 
 import pytest
+import torch
 
 from decodekit.decoding import Sample
 from decodekit.neuron_backend import UnsupportedArchitecture
@@ -40,6 +41,13 @@ class TestProbe:
         """Even if the sampled tokens are the same."""
         with pytest.raises(UnsupportedArchitecture, match="gives other logits when it samples, at width 1"):
             self.wrong(tiny_model, lambda ids, logits: (ids, logits * 1.01))
+
+    def test_logits_that_are_no_numbers_are_refused(self, tiny_model):
+        """Though the same token is sampled from them on the host."""
+        with pytest.raises(
+            UnsupportedArchitecture, match="gives other logits when it samples, at width 1 by nan"
+        ):
+            self.wrong(tiny_model, lambda ids, logits: (torch.full_like(ids, -1), logits * torch.nan))
 
     def test_failures_are_refused(self, tiny_model):
         """The error names the architecture."""

@@ -80,6 +80,16 @@ def test_weights_that_are_not_finite_are_refused(bad):
         Int4Linear.of(weight, None)
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_weights_whose_difference_overflows_are_refused(dtype):
+    """Scale and zero would be no numbers."""
+    weight = torch.ones(2, GROUP, dtype=dtype)
+    weight[1, 2:4] = torch.tensor([2e38, -2e38])
+
+    with pytest.raises(ValueError, match=r"32 weights in a row must differ by at most .*: got"):
+        Int4Linear.of(weight, None)
+
+
 @pytest.mark.parametrize("inputs", [0, 1, GROUP - 1, GROUP + 1])
 def test_inputs_that_make_no_whole_groups_are_refused(inputs):
     """Inputs are not padded."""

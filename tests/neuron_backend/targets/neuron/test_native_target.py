@@ -449,7 +449,11 @@ class TestOptions:
             ({"strict": 1}, "'strict' must be"),
             ({"compiler_args": "-O1"}, "'compiler_args' must be a sequence of strings: got '-O1'"),
             ({"compiler_args": [1]}, "'compiler_args' must be a sequence of strings"),
-            ({"cores": "all"}, "'cores' must match"),
+            *(
+                ({"cores": cores}, f"'cores' must be numbers and ascending ranges, .*: got '{cores}'")
+                for cores in ("all", "7-4", "1-2-3", "0,0", "3,2-4")
+            ),
+            ({"cores": 4}, "'cores' must be"),
             ({"device": None}, "'device' must be"),
         ],
     )
