@@ -99,7 +99,8 @@ class Generator(Parts):
                 *sampler*, which are the generator's; ``generation_config``: one to use in place of the
                 model's, or None to read none; and ``cache``: True to keep the compiled decoder in the user's
                 cache folder, where the commands keep theirs, or a folder for it. The same model with the same
-                options is then loaded the next time.
+                options is then loaded the next time, on the same kind of processor and with the same
+                versions.
 
         Raises:
             TypeError: An option is unknown, or a required one is missing; a loaded model is to be kept.

@@ -18,7 +18,7 @@ def write_whole(path: str | PathLike[str], content: bytes, mode: int = 0o666) ->
         mode: Permissions of a new file, less those that the process's umask takes away.
 
     Raises:
-        OSError: It cannot be written. The old content is still there.
+        OSError: It cannot be written. The old content of a file is still there.
     """
     # Of a link, the file that it leads to.
     final = Path(path).resolve()
@@ -28,7 +28,7 @@ def write_whole(path: str | PathLike[str], content: bytes, mode: int = 0o666) ->
         return
     unfinished = final.with_name(f".{final.name}.{uuid.uuid4().hex}")
     try:
-        unfinished.touch(mode)
+        unfinished.touch(0o600 if final.exists() else mode)
         unfinished.write_bytes(content)
         if final.exists():
             unfinished.chmod(stat.S_IMODE(final.stat().st_mode))

@@ -60,7 +60,7 @@ def check_source(options: argparse.Namespace, source: str, flag: str) -> None:
 
 
 def _manifest(source: str) -> Manifest | None:
-    """That of a saved decoder, in a folder or on the hub; None of a model."""
+    """The manifest of a saved decoder, local or on the hub; None for a model."""
     if not is_saved_decoder(source):
         return None
     from transformers.utils.hub import cached_file

@@ -157,11 +157,20 @@ def decodekit_generate(
 
 def _as_ours(processor: Any) -> Processor:
     """A processor that transformers has made, as one of ours."""
-    if not isinstance(processor, PrefixConstrainedLogitsProcessor):
+    if type(processor) is not PrefixConstrainedLogitsProcessor:
         return from_transformers(processor)
     # Wrapped, it would take each row for that of the first prompt.
     function, each = processor._prefix_allowed_tokens_fn, processor._num_beams
-    return PrefixFunction(lambda row, ids: function(row // each, ids))
+
+    def allowed(row: int, ids: Tensor) -> Any:
+        found = function(row // each, ids)
+        if len(found) == 0:
+            raise ValueError(
+                f"'prefix_allowed_tokens_fn' must return tokens: got none for prompt {row // each}"
+            )
+        return found
+
+    return PrefixFunction(allowed)
 
 
 def _decoder(model: Any, decoder: Decoder | None) -> Decoder:

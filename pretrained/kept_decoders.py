@@ -21,6 +21,7 @@ from ..neuron_backend import CompiledDecoder, compile_decoder, load_decoder
 from ..neuron_backend.artifacts.machine import cpu_family, instruction_sets
 from ..neuron_backend.artifacts.manifest import NAME
 from ..neuron_backend.models.model_source import find_config
+from ..neuron_backend.serialization.replaced_folder import folder_identity
 from ..neuron_backend.targets.cpu.instruction_limit import instruction_limit
 from ..neuron_backend.targets.registry import resolve
 from ..neuron_backend.threads import check_threads
@@ -125,10 +126,10 @@ def compile_and_keep(
     """
     eager = options.get("target") == "eager"
     say(f"preparing {source}" + ("" if eager else f" (compiled once, kept in {kept.parent})"))
-    before = _written(kept)
+    before = folder_identity(kept)
     decoder = compile_decoder(source, **options)
     # Otherwise another process has kept its own meanwhile.
-    if decoder.target != "eager" and _written(kept) in (None, before):
+    if decoder.target != "eager" and folder_identity(kept) in (None, before):
         # Of a damaged one.
         shutil.rmtree(kept, ignore_errors=True)
         try:
@@ -136,15 +137,6 @@ def compile_and_keep(
         except (OSError, ValueError) as error:
             _LOG.warning("not kept, to be compiled again next time: %s", error)
     return decoder
-
-
-def _written(kept: Path) -> tuple[int, int] | None:
-    """What tells a kept decoder from one that takes its place; None if there is none."""
-    try:
-        found = (kept / NAME).stat()
-    except OSError:
-        return None
-    return found.st_ino, found.st_mtime_ns
 
 
 def _name(source: str | os.PathLike[str], options: Mapping[str, Any]) -> str:

@@ -43,6 +43,9 @@ class Composable(abc.ABC):
       True if all are numbers, strings, None, or collections of those, each for all rows. One with
       other parameters, or with a collection of one value per row, overrides it.
 
+    One that depends on the number of a row may have ``from_row``
+    (:class:`~decodekit.decoding.optional_protocols.NumbersRows`).
+
     How a processor is made fast is no part of it: see
     :mod:`decodekit.decoding.sampling.short_cuts`.
     """
@@ -133,10 +136,10 @@ class Chain(Composable):
         return all(isinstance(part, RowIndependent) and part.row_independent for part in self.processors)
 
     def from_row(self, first: int) -> "Chain":
-        """The chain of a batch whose first row has the number *first*."""
+        """The chain of a batch that begins at row *first* of this one's."""
         parts = [part.from_row(first) if isinstance(part, NumbersRows) else part for part in self.processors]
         same = all(new is old for new, old in zip(parts, self.processors, strict=True))
-        return self if same else Chain(parts)
+        return self if same else attrs.evolve(self, processors=parts)
 
     def __call__(self, logits: Tensor, history: History) -> Tensor:
         """Fold ``[batch, width, vocab]`` logits, which are not modified, through the chain."""

@@ -6,7 +6,7 @@ import attrs
 from attrs import validators
 
 from ..history import History
-from ..optional_protocols import AnyDecoder, MeasuresGap, Seeded, StatefulSampler
+from ..optional_protocols import AnyDecoder, MeasuresGap, NumbersRows, Seeded, StatefulSampler
 from ..prompts import as_rows
 from ..protocols import (
     DecoderShape,
@@ -154,6 +154,7 @@ def begin_run(
     timers: Timers,
     logprobs: Logprobs | None = None,
     first_row: int = 0,
+    number: int = 0,
 ) -> Run:
     """
     Begin a request.
@@ -171,6 +172,8 @@ def begin_run(
 
         first_row: The number of its first row in the statistics.
 
+        number: The number of its first row for processors that depend on it.
+
     Raises:
         TypeError: *logprobs* is no request for log-probabilities.
 
@@ -178,7 +181,7 @@ def begin_run(
             another number of rows.
     """
     check_rows(parts.stop_condition, rows)
-    pipeline, drafting = begun_pipeline(parts, rows), None
+    pipeline, drafting = begun_pipeline(parts, rows, number), None
     if parts.drafter is not None:
         length, verification = parts.num_draft_tokens, parts.verification
         drafting = Drafting(parts.drafter, length, verification, pipeline, feeder.shape, feeder.tree_widths)
@@ -212,9 +215,11 @@ def seed_of(parts: Parts) -> int:
     return noise.fresh_seed() if seed is None else seed
 
 
-def begun_pipeline(parts: Parts, rows: int) -> SamplingPipeline:
-    """The chain and the sampler of one run over *rows* rows."""
-    return parts.pipeline.with_sampler(begin_sampler(parts.sampler, rows))
+def begun_pipeline(parts: Parts, rows: int, number: int = 0) -> SamplingPipeline:
+    """The chain and the sampler of one run over *rows* rows, of which the first has that *number*."""
+    chain, sampler = parts.processors, begin_sampler(parts.sampler, rows)
+    numbered = chain.from_row(number) if isinstance(chain, NumbersRows) else chain
+    return parts.pipeline.with_sampler(sampler) if numbered is chain else SamplingPipeline(numbered, sampler)
 
 
 def recorder_of(logprobs: Logprobs, pipeline: SamplingPipeline, feeder: TokenFeeder) -> "LogprobRecorder":

@@ -70,7 +70,7 @@ class NumbersRows(Protocol):
     """A processor that depends on the numbers of the rows, such as one that hands them to a function."""
 
     def from_row(self, first: int) -> Self:
-        """The processor of a batch whose first row has the number *first*; itself if that changes nothing."""
+        """The processor of a batch that begins at row *first* of this one's; itself where they are equal."""
 
 
 @runtime_checkable

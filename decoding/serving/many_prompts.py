@@ -9,7 +9,6 @@ from ..results.logprobs import Logprobs
 from ..results.timers import Timers
 from ..token_feeder import TokenFeeder
 from .batched_request import BatchedRequest
-from .numbered_parts import parts_from_row
 from .prefill_pace import PrefillPace
 from .request_table import RequestTable
 from .waiting_line import WaitingLine
@@ -54,7 +53,7 @@ def _requests(
 ) -> Iterator[BatchedRequest]:
     texts = texts_of(parts, history)
     for row in range(len(history.length)):
-        run = begin_run(parts_from_row(parts, row), feeder, 1, timers, logprobs, first_row=row)
+        run = begin_run(parts, feeder, 1, timers, logprobs, first_row=row, number=row)
         run.require_shareable()
         text = None if texts is None else texts[row]
         yield BatchedRequest(run=run, history=history.rows(slice(row, row + 1)), text=text, row=row)

@@ -14,7 +14,6 @@ from ..sampling import noise
 from ..token_feeder import TokenFeeder
 from ..validation import as_real, is_whole, stream_numbers
 from .batched_request import BatchedRequest
-from .numbered_parts import parts_from_row
 from .row_pin import RowPin
 
 
@@ -83,7 +82,7 @@ class RequestOptions:
                 [prompt], noise.random_streams(stream_numbers([number], 1), seed), capacity
             )
             timers = Timers(Statistics(bit_exact=bit_exact))
-            run = begin_run(parts_from_row(parts, row), feeder, 1, timers, self.logprobs)
+            run = begin_run(parts, feeder, 1, timers, self.logprobs, number=row)
             run.require_shareable()
             texts = texts_of(parts, history)
             made.append(

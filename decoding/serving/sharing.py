@@ -2,7 +2,14 @@
 
 from ..cache.slots import feeder_of
 from ..engine.parts import Parts
-from ..optional_protocols import AnyDecoder, is_row_independent, runs_in_lockstep, stages_of, tree_nodes
+from ..optional_protocols import (
+    AnyDecoder,
+    NumbersRows,
+    is_row_independent,
+    runs_in_lockstep,
+    stages_of,
+    tree_nodes,
+)
 from ..stopping.composition import check_rows
 
 
@@ -23,7 +30,7 @@ def reason_not_to_share(parts: Parts, decoder: AnyDecoder) -> str | None:
     if parts.drafter is not None and tree_nodes(parts.drafter) is not None:
         return f"{type(parts.drafter).__name__} proposes draft trees"
     for stage in stages_of(parts.processors):
-        if not is_row_independent(stage):
+        if not is_row_independent(stage) and not isinstance(stage, NumbersRows):
             return f"{type(stage).__name__} has a value for each row"
     try:
         check_rows(parts.stop_condition, 1)

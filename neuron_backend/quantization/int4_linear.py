@@ -59,8 +59,8 @@ class Int4Linear(nn.Module):
         Quantise *weight*, ``[out, in]``, which is not modified.
 
         Raises:
-            ValueError: A weight is not finite, those of a group differ by more than the dtype can hold, or
-                the number of inputs is not a multiple of the group size.
+            ValueError: A weight is not finite, those of a group differ by more than float32 can hold, or the
+                number of inputs is not a multiple of the group size.
         """
         if weight.shape[1] == 0 or weight.shape[1] % GROUP:
             raise ValueError(f"the inputs must be a multiple of {GROUP}: got {weight.shape[1]}")
@@ -75,7 +75,7 @@ class Int4Linear(nn.Module):
         if not bool(scale.isfinite().all() and zero.isfinite().all()):
             widest = float((largest / 2 - least / 2).max()) * 2
             raise ValueError(
-                f"{GROUP} weights in a row must differ by at most {torch.finfo(weight.dtype).max:.3g} to be "
+                f"{GROUP} weights in a row must differ by at most {torch.finfo(wide.dtype).max:.3g} to be "
                 f"quantised: got {widest:.3g}"
             )
         # Scale and zero are already rounded to their dtype, so that their rounding adds no error.

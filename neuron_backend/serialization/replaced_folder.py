@@ -58,19 +58,19 @@ def read_unreplaced(folder: Path, read: Callable[[], T]) -> T:
         OSError: The folder is replaced all the time.
     """
     for _ in range(_READS):
-        before = _identity(folder)
+        before = folder_identity(folder)
         try:
             result = read()
         except Exception:
-            if before == _identity(folder):
+            if before == folder_identity(folder):
                 raise
         else:
-            if before == _identity(folder):
+            if before == folder_identity(folder):
                 return result
     raise OSError(f"a folder must not be replaced while it is read: got {folder}, replaced {_READS} times")
 
 
-def _identity(folder: Path) -> tuple[int, ...] | None:
+def folder_identity(folder: Path) -> tuple[int, ...] | None:
     """What differs between a folder and the one that takes its place; None if there is none."""
     try:
         found = folder.stat()

@@ -38,8 +38,8 @@ class PrefixFunction(Composable):
 
     function: Function = attrs.field(validator=a_callable)
     """
-    Called with the row's index in the batch and a copy of the tokens before the column, ``[length]``
-    int64 including the prompt; returns the ids that may follow.
+    Called with the row's index in the batch, :attr:`first_row` added, and a copy of the tokens before the
+    column, ``[length]`` int64 including the prompt; returns the ids that may follow.
     """
 
     first_row: int = attrs.field(default=0, kw_only=True, validator=[a_whole_number, validators.ge(0)])
@@ -49,8 +49,8 @@ class PrefixFunction(Composable):
     """
 
     def from_row(self, first: int) -> "PrefixFunction":
-        """The processor of a batch whose first row has the index *first*."""
-        return self if first == self.first_row else attrs.evolve(self, first_row=first)
+        """The processor of a batch that begins at row *first* of this one's."""
+        return attrs.evolve(self, first_row=self.first_row + first) if first else self
 
     def __call__(self, logits: Tensor, history: History) -> Tensor:
         """Mask all other tokens of ``[batch, width, vocab]`` logits, which are not modified."""

@@ -7,6 +7,7 @@ import attrs
 
 from ...decoding.engine.exact_match_verification import ExactMatch
 from ...decoding.engine.parts import Parts
+from ...decoding.optional_protocols import compares_scores
 from ...decoding.protocols import Processor, StopCondition
 from ...decoding.sampling.greedy import Greedy
 from ...decoding.sampling.sample import Sample
@@ -40,7 +41,7 @@ def chat_completion_parts(request: ChatCompletionRequest, base: Parts, max_lengt
         request: What the client asks for.
 
         base: A generator, of which the tokenizer, the end-of-sequence tokens and the drafter are kept; the
-            verification too, unless the temperature is 0.
+            verification too, unless it compares distributions and the temperature is 0.
 
         max_length: The decoder's positions, which bound a completion without a limit of its own.
 
@@ -54,7 +55,8 @@ def chat_completion_parts(request: ChatCompletionRequest, base: Parts, max_lengt
     )
     sampler = Sample(request.seed) if request.temperature else Greedy()
     # Nothing is random in a greedy text, so there are no distributions to compare.
-    verification = base.verification if request.temperature else ExactMatch()
+    exact = not request.temperature and compares_scores(base.verification)
+    verification = ExactMatch() if exact else base.verification
     return attrs.evolve(base, processors=chain, sampler=sampler, stop=stop, verification=verification)
 
 

@@ -36,8 +36,14 @@ def test_a_link_stays_a_link(tmp_path: Path) -> None:
     assert b"two" == (tmp_path / "file").read_bytes()
 
 
-def test_a_device_is_written_to(tmp_path: Path) -> None:
+def test_a_pipe_is_written_to(tmp_path: Path) -> None:
     """It is not replaced by a file."""
-    write_whole(os.devnull, b"one")
+    os.mkfifo(tmp_path / "pipe")
+    reader = os.open(tmp_path / "pipe", os.O_RDWR | os.O_NONBLOCK)
+    try:
+        write_whole(tmp_path / "pipe", b"one")
 
-    assert not Path(os.devnull).is_file()
+        assert b"one" == os.read(reader, 10)
+    finally:
+        os.close(reader)
+    assert (tmp_path / "pipe").is_fifo()

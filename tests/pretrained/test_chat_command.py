@@ -111,6 +111,18 @@ def test_a_model_without_a_template_is_refused_before_it_is_compiled(
     assert "a chat must have a tokenizer with a chat template" in capsys.readouterr().err
 
 
+def test_a_system_message_that_the_template_refuses_is_said_before_anything_is_compiled(
+    model: pathlib.Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Some templates have no such role."""
+    refusing = "{% if messages[0].role == 'system' %}{{ raise_exception('no system') }}{% endif %}" + TEMPLATE
+    (model / "chat_template.jinja").write_text(refusing)
+    monkeypatch.setattr(kept_decoders, "compile_decoder", None)
+
+    assert 1 == main(["chat", "--model", str(model), "--target", "eager", "--system", "s"])
+    assert "the tokenizer's chat template refuses the messages: no system" in capsys.readouterr().err
+
+
 def test_the_seed_is_that_of_the_conversation(
     model: pathlib.Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -126,6 +126,17 @@ def test_greedy_is_the_models_own(
     assert expected.tolist() == found.tolist()
 
 
+def test_a_prefix_without_tokens_is_an_error(stock: PreTrainedModel, decoder: StaticDecoder) -> None:
+    """As in the model's own; it names the prompt."""
+    options = {"prefix_allowed_tokens_fn": lambda row, ids: [3] if row == 0 else []}
+    with pytest.raises(ValueError, match=r"row|batch"):
+        said(stock, **options)
+    with pytest.raises(
+        ValueError, match="'prefix_allowed_tokens_fn' must return tokens: got none for prompt 1"
+    ):
+        said(stock, custom_generate=decodekit_generate, decoder=decoder, **options)
+
+
 def test_sampling_is_a_generators(stock: PreTrainedModel, decoder: StaticDecoder) -> None:
     """Parts of the options, those that are given beside them, and torch's generator for a seed."""
     options = {"do_sample": True, "temperature": 0.7, "top_k": 9, "custom_generate": decodekit_generate}

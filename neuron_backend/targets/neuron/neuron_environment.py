@@ -92,7 +92,7 @@ def core_numbers(cores: str) -> list[int]:
     Core numbers: ``"0,4-6"`` is 0, 4, 5 and 6.
 
     Raises:
-        ValueError: *cores* are no numbers and ascending ranges, or one is there twice.
+        ValueError: *cores* is not a list of numbers and ascending ranges, or names a core twice.
     """
     if re.fullmatch(r"\d+(-\d+)?(,\d+(-\d+)?)*", cores):
         bounds = [[int(end) for end in part.split("-")] for part in cores.split(",")]

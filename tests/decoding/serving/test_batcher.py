@@ -960,6 +960,8 @@ class TestManyPrompts:
 
         assert expected == Generator(scripted(2), **options)(prompts).ids
         assert expected == Batcher(scripted(2)).submit_many(parts_of(**options), prompts).result().ids
+        samples = Batcher(scripted(2)).submit(parts_of(**options), [1], num_samples=3).result().ids
+        assert Generator(scripted(3), **options)([[1]] * 3).ids == samples
 
     def test_a_part_that_raises_ends_the_call(self) -> None:
         """As in a call that fits."""

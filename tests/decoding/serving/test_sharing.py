@@ -7,7 +7,7 @@ import torch
 
 from decodekit.decoding import Batcher, Generator, Guided, MaxNewTokens, Sample
 from decodekit.decoding.serving.sharing import reason_not_to_share
-from decodekit.processors import Temperature, TopK
+from decodekit.processors import PrefixFunction, Temperature, TopK
 from decodekit.speculation import DraftModel, DraftTree, PromptLookup, Tree
 from decodekit.testing import ScriptedDecoder
 
@@ -31,6 +31,7 @@ class Lockstep(ScriptedDecoder):
         {},
         {"processors": Temperature(0.5) | TopK(3), "sampler": Sample(1)},
         {"processors": lambda logits, history: logits},
+        {"processors": PrefixFunction(lambda row, ids: [row, 5])},
         {"drafter": PromptLookup()},
         {"drafter": DraftModel(decoder())},
     ],
