@@ -22,9 +22,9 @@ from pathlib import Path
 
 import attrs
 
+from ..decoding.whole_file import write_whole
 from .measuring.report import Report
 from .measuring.tables import markdown_row
-from .measuring.whole_file import write_whole
 
 RESULTS = Path("docs", "benchmarks")
 PAGE = Path("docs", "benchmarks.md")
@@ -193,7 +193,7 @@ def write(results: Path, destination: Path, reasons: Mapping[str, Mapping[str, s
     for name, report in reports.items():
         if report.picture is not None:
             report.picture.plot(results / f"{name}.svg")
-    write_whole(destination, text)
+    write_whole(destination, text.encode())
 
 
 def _place(name: str) -> int:

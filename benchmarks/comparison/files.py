@@ -1,8 +1,11 @@
 """The model of a comparison, in the files that the peers read."""
 
 import json
+import shutil
 import subprocess
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -33,9 +36,9 @@ class ComparisonFiles:
 
     def write(self) -> None:
         """Create the model."""
-        if (self.model / "config.json").exists():
-            return
-        self.shape.model(self.max_length, torch.float32).save_pretrained(self.model)
+        with _written_whole(self.model) as folder:
+            if folder is not None:
+                self.shape.model(self.max_length, torch.float32).save_pretrained(folder)
 
     def decoder(self, name: str) -> Path:
         """The folder of the compiled decoder called *name*, for the present sources of the back-end."""
@@ -78,15 +81,15 @@ class ComparisonFiles:
         return file, read
 
     def _arrays(self) -> Path:
-        folder = self.folder / "arrays"
-        if not folder.exists():
-            from safetensors.torch import load_file
+        arrays = self.folder / "arrays"
+        with _written_whole(arrays) as folder:
+            if folder is not None:
+                from safetensors.torch import load_file
 
-            folder.mkdir()
-            for file in self.model.glob("*.safetensors"):
-                for name, tensor in load_file(file).items():
-                    np.save(folder / f"{name}.npy", _array(tensor))
-        return folder
+                for file in self.model.glob("*.safetensors"):
+                    for name, tensor in load_file(file).items():
+                        np.save(folder / f"{name}.npy", _array(tensor))
+        return arrays
 
     def _config(self) -> dict[str, Any]:
         shape = self.shape
@@ -95,6 +98,19 @@ class ComparisonFiles:
             "max_position_embeddings": max(self.max_length, shape.max_position_embeddings),
             "head_dim": shape.hidden_size // shape.num_attention_heads,
         }
+
+
+@contextmanager
+def _written_whole(final: Path) -> Iterator[Path | None]:
+    """A new folder, which becomes *final* if the block ends without an error; None if *final* is there."""
+    if final.exists():
+        yield None
+        return
+    unfinished = final.with_name(f"{final.name}.unfinished")
+    shutil.rmtree(unfinished, ignore_errors=True)
+    unfinished.mkdir(parents=True)
+    yield unfinished
+    unfinished.rename(final)
 
 
 def _array(tensor: Tensor) -> Any:

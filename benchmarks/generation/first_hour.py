@@ -106,6 +106,8 @@ def _ran(name: str, command: Sequence[str], folder: Path) -> Stage:
     """Run *command* in *folder*, with the cache folder there."""
     progress(name)
     environment = {**os.environ, "DECODEKIT_CACHE": str(folder / "cache"), "HF_HUB_OFFLINE": "1"}
+    # Set, it would take the place of the folder within the cache.
+    environment.pop("TORCHINDUCTOR_CACHE_DIR", None)
     begun = time.perf_counter()
     done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=False)
     if done.returncode:

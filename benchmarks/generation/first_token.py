@@ -1,5 +1,7 @@
 """
-The measured process of ``bench start``: ``python -m decodekit.benchmarks.generation.first_token FOLDER``.
+The measured process of ``bench start``.
+
+``python -m decodekit.benchmarks.generation.first_token FOLDER THREADS``
 
 Loads a saved decoder, generates one token, and prints the times of each step.
 """
@@ -9,7 +11,7 @@ import sys
 import time
 
 
-def main(folder: str) -> None:
+def main(folder: str, threads: str) -> None:
     """Print the time at which each step ended, and the token."""
     since = {"began": time.time()}
     import torch  # noqa: F401
@@ -20,6 +22,7 @@ def main(folder: str) -> None:
 
     since["decodekit"] = time.time()
     decoder = load_decoder(folder)
+    decoder.threads = int(threads)
     since["loaded"] = time.time()
     result = Generator(decoder, stop=MaxNewTokens(1))([1, 2, 3])
     since["token"] = time.time()
@@ -27,4 +30,4 @@ def main(folder: str) -> None:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1])
+    main(*sys.argv[1:])

@@ -79,7 +79,7 @@ def run(options: argparse.Namespace) -> None:
             progress("compiling a decoder to save")
             model.decoder(1, 1024, (1, 64)).save(folder)
         progress("first tokens")
-        runs = [_first_token(folder) for _ in range(options.rounds + 1)][1:]
+        runs = [_first_token(folder, options.threads) for _ in range(options.rounds + 1)][1:]
     totals = [run["seconds"] for run in runs]
     phases = [(words, str(Spread.of([run["phases"][name] for run in runs]))) for name, words in _PHASES]
     rows = [(name, str(Spread.of(times))) for (name, _, _), times in zip(_IMPORTS, imported, strict=True)]
@@ -91,6 +91,7 @@ def run(options: argparse.Namespace) -> None:
             "model": model.description,
             "dtype": model.dtype,
             "weights": model.weights,
+            "threads": options.threads,
             "rounds": options.rounds,
         },
         tables=[
@@ -130,9 +131,9 @@ def import_milliseconds(programs: Sequence[tuple[str, str]], rounds: int) -> lis
     return times
 
 
-def _first_token(folder: Path) -> dict[str, Any]:
+def _first_token(folder: Path, threads: int) -> dict[str, Any]:
     began = time.time()
-    command = [sys.executable, "-m", "decodekit.benchmarks.generation.first_token", str(folder)]
+    command = [sys.executable, "-m", "decodekit.benchmarks.generation.first_token", str(folder), str(threads)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None  # it was requested
         line = process.stdout.readline()

@@ -10,9 +10,9 @@ from typing import Any, Literal
 
 import attrs
 
+from ...decoding.whole_file import write_whole
 from .machine import machine_facts, today, versions
 from .tables import Table, as_texts, number
-from .whole_file import write_whole
 
 
 # Generic converters would lose the element types under mypy.
@@ -180,8 +180,9 @@ class Report:
         )
 
     def write(self, file: Path) -> None:
-        """Write the report as JSON."""
-        write_whole(file, json.dumps(attrs.asdict(self), indent=1) + "\n")
+        """Write the report as JSON, in a folder that is made if it is not there."""
+        file.parent.mkdir(parents=True, exist_ok=True)
+        write_whole(file, f"{json.dumps(attrs.asdict(self), indent=1)}\n".encode())
 
     @classmethod
     def read(cls, file: Path) -> "Report":

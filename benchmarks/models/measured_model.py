@@ -1,6 +1,7 @@
 """The model under test: a decoder over random weights of a shape, or over a user's own model."""
 
 import argparse
+import hashlib
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
@@ -53,7 +54,12 @@ class ModelUnderTest:
     def cache_key(self) -> str:
         """A folder name for the compiled decoder."""
         source = self.source
-        name = f"{source.name}-{source.digest()}" if isinstance(source, Shape) else source.name
+        if isinstance(source, Shape):
+            name = f"{source.name}-{source.digest()}"
+        else:
+            files = [(file.name, file.stat().st_size, file.stat().st_mtime_ns) for file in source.iterdir()]
+            known = repr((source.resolve(), sorted(files))).encode()
+            name = f"{source.resolve().name}-{hashlib.sha256(known).hexdigest()[:12]}"
         return f"{name}-{self.target}-{self.dtype}-{self.weights}"
 
     def label(self, device: str) -> str:

@@ -17,9 +17,10 @@ from typing import Any
 import attrs
 
 from ...neuron_backend import CompiledDecoder, compile_decoder, load_decoder
+from ...neuron_backend.threads import on_threads
 from ...pretrained import fetch_smollm2
 from ..measuring.arguments import add_json, check_at_least, progress
-from ..measuring.machine import machine_facts
+from ..measuring.machine import backend_digest, machine_facts
 from ..measuring.report import Report, Threshold, finish
 from ..measuring.tables import Table, number
 from ..measuring.timing import median_ratio
@@ -86,6 +87,11 @@ def run(options: argparse.Namespace) -> None:
     check_at_least("requests", options.requests, 1)
     check_at_least("tokens", options.tokens, 1)
     check_at_least("rounds", options.rounds, 1)
+    if options.tokens > _MAX_LENGTH // 2:
+        raise ValueError(
+            f"'tokens' must be at most {_MAX_LENGTH // 2}, half of the positions, since prompts need room: "
+            f"got {options.tokens}"
+        )
     found: list[Measured] = []
     notes = [
         "Gap: from one answer of tokens to the next, a step's accepted draft tokens being one answer. "
@@ -232,7 +238,8 @@ def _transformers_rate(decoder: CompiledDecoder, options: argparse.Namespace) ->
     model = load_model(fetch_smollm2(), dtype=_dtype())
     requests = arrivals(_prompts(decoder, options), None, seed=0)
     try:
-        rate = serve_with_transformers(model, requests, options.tokens)
+        with on_threads(options.threads):
+            rate = serve_with_transformers(model, requests, options.tokens)
     except Exception as error:
         return None, f"transformers' generate_batch does not run here: {error!r}"
     return rate, "transformers' generate_batch decodes as many requests together as it finds room for."
@@ -245,7 +252,9 @@ def _dtype() -> Any:
 
 
 def _decoder(options: argparse.Namespace, rows: int) -> CompiledDecoder:
-    folder = None if options.cache is None else options.cache / f"serving-{options.weights}-{rows}"
+    folder = None
+    if options.cache is not None:
+        folder = options.cache / f"serving-{options.target}-{options.weights}-{rows}-{backend_digest()}"
     if folder is not None and folder.exists():
         decoder = load_decoder(folder)
     else:

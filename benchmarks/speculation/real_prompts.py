@@ -23,7 +23,7 @@ from ...pretrained import fetch_smollm2
 from ...processors import MinNewTokens, Temperature
 from ...speculation import AdaptiveLength, PromptLookup, SpeculativeGenerator, SuffixAutomaton
 from ..measuring.arguments import add_common, check_at_least, progress
-from ..measuring.machine import machine_facts
+from ..measuring.machine import backend_digest, machine_facts
 from ..measuring.report import Report, finish
 from ..measuring.tables import Spread, Table
 from ..measuring.timing import milliseconds_in_turns
@@ -217,9 +217,12 @@ def _decoder(options: argparse.Namespace) -> CompiledDecoder:
     """The decoder, from the cache if it is there."""
     folder = None
     if options.cache is not None:
-        folder = options.cache / f"real-prompts-{options.weights or 'bfloat16'}-{options.threads}"
+        weights = options.weights or "bfloat16"
+        folder = options.cache / f"real-prompts-{options.target}-{weights}-{backend_digest()}"
         if folder.exists():
-            return load_decoder(folder)
+            decoder = load_decoder(folder)
+            decoder.threads = options.threads
+            return decoder
     source = fetch_smollm2()
     progress(f"compiling {source.name}")
     decoder = compile_decoder(

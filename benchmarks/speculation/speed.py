@@ -76,6 +76,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> None:
     """Measure, and report."""
+    _check_lengths(options.length, options.only)
     if options.quick:
         options.prompts, options.tokens, options.adversarial_tokens, options.rounds = 2, 48, 96, 1
     torch.set_num_threads(options.threads)
@@ -204,6 +205,19 @@ def batch(pair: Pair, options: argparse.Namespace, temperature: float) -> Sectio
     counts = {"compilations": len(compilations), "caches_moved": moved}
     results = {"temperature": temperature, "lines": lines, **counts}
     return Section(table(title, lines), thresholds, notes, results)
+
+
+def _check_lengths(lengths: Sequence[str], parts: Sequence[str]) -> None:
+    """Refuse lengths for which there is no width."""
+    most, in_batches = WIDTHS[-1] - 1, BATCH_WIDTHS[-1] - 1
+    whole = [int(name) for name in lengths if name.isdecimal()]
+    others = set(lengths) - {"adaptive", *map(str, whole)}
+    if others or not all(1 <= length <= most for length in whole):
+        raise ValueError(f"'length' must be 1 to {most}, or adaptive: got {' '.join(lengths)}")
+    if "batch" in parts and "adaptive" not in lengths and min(whole) > in_batches:
+        raise ValueError(
+            f"'length' must have one of at most {in_batches}, for batches: got {' '.join(lengths)}"
+        )
 
 
 def _drafted(lines: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:

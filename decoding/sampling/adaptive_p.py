@@ -8,7 +8,7 @@ from attrs import validators
 from torch import Tensor
 
 from ..history import History
-from ..validation import a_whole_number, as_real, one_real
+from ..validation import a_whole_number, as_real, as_whole, one_real
 from .sample import Sample
 from .sample_short_cuts import SampleShortCuts
 from .stateful_sampler import StatefulRun
@@ -51,7 +51,7 @@ class AdaptiveP:
     )
     """The weight of the old average at each new token."""
 
-    seed: int = attrs.field(default=0, validator=a_whole_number)
+    seed: int = attrs.field(default=0, converter=as_whole, validator=a_whole_number)
     """Any integer. Equal seeds, streams and logits give equal text."""
 
     def begin(self, batch: int) -> "AdaptivePRun":

@@ -9,7 +9,7 @@ from attrs import validators
 from torch import Tensor
 
 from ..history import History
-from ..validation import a_whole_number, as_real, is_whole, one_real
+from ..validation import a_whole_number, as_real, as_whole, is_whole, one_real
 from .sample import Sample
 from .sample_short_cuts import SampleShortCuts
 from .stateful_sampler import StatefulRun
@@ -64,7 +64,7 @@ class Mirostat:
     version: int = attrs.field(default=2, validator=_one_or_two)
     """1 or 2."""
 
-    seed: int = attrs.field(default=0, validator=a_whole_number)
+    seed: int = attrs.field(default=0, converter=as_whole, validator=a_whole_number)
     """Any integer. Equal seeds, streams and logits give equal text."""
 
     of_model: bool = attrs.field(default=False, validator=validators.instance_of(bool))

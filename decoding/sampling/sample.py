@@ -9,7 +9,7 @@ from attrs import validators
 from torch import Tensor
 
 from ..history import History
-from ..validation import a_whole_number
+from ..validation import a_whole_number, as_whole
 from . import noise
 from .noise import block_size
 from .short_cuts import register_module
@@ -37,7 +37,9 @@ class Sample:
     row_independent: ClassVar[bool] = True
     """Rows of several requests may be sampled together: the seed is in their random streams."""
 
-    seed: int | None = attrs.field(default=None, validator=validators.optional(a_whole_number))
+    seed: int | None = attrs.field(
+        default=None, converter=as_whole, validator=validators.optional(a_whole_number)
+    )
     """
     Any integer. Equal seeds, streams and logits give equal text. None: a generator draws a fresh one for each
     call and reports it, as ``result.seed``: ``Sample(seed=result.seed)`` gives the same text again.

@@ -4,6 +4,8 @@ import os
 import stat
 from pathlib import Path
 
+import pytest
+
 from decodekit.decoding.whole_file import write_whole
 
 
@@ -14,6 +16,23 @@ def test_a_new_file_has_the_mode(tmp_path: Path) -> None:
     assert b"one" == (tmp_path / "new").read_bytes()
     assert 0o600 == stat.S_IMODE((tmp_path / "new").stat().st_mode)
     assert [tmp_path / "new"] == list(tmp_path.iterdir())
+
+
+def test_a_full_disk_leaves_the_old_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """And no half of the new one."""
+    (tmp_path / "file").write_bytes(b"old")
+
+    def full(path: Path, content: bytes) -> None:
+        with path.open("wb") as opened:
+            opened.write(content[:1])
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(Path, "write_bytes", full)
+    with pytest.raises(OSError, match="No space left"):
+        write_whole(tmp_path / "file", b"new")
+
+    assert b"old" == (tmp_path / "file").read_bytes()
+    assert [tmp_path / "file"] == list(tmp_path.iterdir())
 
 
 def test_a_replaced_file_keeps_its_mode(tmp_path: Path) -> None:

@@ -4,7 +4,7 @@ import attrs
 from attrs import validators
 
 from ...sampling import noise
-from ...validation import a_whole_number
+from ...validation import a_whole_number, as_whole
 from .beam_stop import PromptStop
 from .sampled_beams import SampledBeams
 from .strategy import BeamStrategy
@@ -29,7 +29,9 @@ class StochasticBeams(BeamStrategy):
     seed, the sequences are the first ones.
     """
 
-    seed: int | None = attrs.field(default=None, validator=validators.optional(a_whole_number))
+    seed: int | None = attrs.field(
+        default=None, converter=as_whole, validator=validators.optional(a_whole_number)
+    )
     """Any integer. None: a fresh one for each call, which the result reports."""
 
     @property

@@ -1,14 +1,16 @@
 """Greedy and sampled choices."""
 
 import math
+from typing import Any
 
 import attrs
+import numpy as np
 import pytest
 import torch
 from hypothesis import given, strategies as st
 from torch import Tensor
 
-from decodekit.decoding import Generator, Greedy, History, MaxNewTokens, Sample, Sampler
+from decodekit.decoding import Generator, Greedy, History, MaxNewTokens, Mirostat, Sample, Sampler
 from decodekit.decoding.sampling import noise
 from decodekit.testing import ScriptedDecoder
 
@@ -221,3 +223,15 @@ class TestWithinAnotherSampler:
         assert self.generated(Sample(seed=0)) == self.generated(
             lambda logits, history: inner(logits, history)
         )
+
+
+@pytest.mark.parametrize("kind", [Sample, Mirostat])
+def test_a_seed_may_be_a_number_of_numpy(kind: Any) -> None:
+    """It gives the text of the same number."""
+    decoder = ScriptedDecoder(torch.randn(5, 9, generator=torch.Generator().manual_seed(0)))
+    texts = [
+        Generator(decoder, sampler=kind(seed=seed), stop=MaxNewTokens(8))([1]).ids
+        for seed in (-7, np.int64(-7))
+    ]
+
+    assert texts[0] == texts[1]
