@@ -133,7 +133,7 @@ def measure(case: str, batch: int, vocab: int, tokens: int, rounds: int) -> dict
         for _ in range(tokens):
             call()
 
-    whole: Any = model.generate  # type: ignore[misc]
+    whole: Any = model.generate
 
     def generate() -> None:
         mask = torch.ones_like(prompts)
@@ -221,7 +221,7 @@ class PreparedModel(transformers.PreTrainedModel, transformers.GenerationMixin):
         """The next prepared logits."""
         return CausalLMOutput(logits=self.prepared.logits())
 
-    def prepare_inputs_for_generation(  # type: ignore[override]
+    def prepare_inputs_for_generation(
         self, input_ids: Tensor, attention_mask: Tensor | None = None, **options: Any
     ) -> dict[str, Any]:
         """The ids alone."""

@@ -111,7 +111,7 @@ def transformers_run(model: LlamaForCausalLM, temperature: float, tokens: int, *
         options |= {"do_sample": True, "temperature": temperature, "top_k": 0, "top_p": 1.0}
     else:
         options |= {"do_sample": False}
-    generate: Any = model.generate  # type: ignore[misc]
+    generate: Any = model.generate
 
     def run(prompts: list[list[int]]) -> Run:
         ids = torch.tensor(prompts)
