@@ -71,7 +71,8 @@ def _add_model(parser: argparse.ArgumentParser) -> None:
         "--cache",
         type=pathlib.Path,
         metavar="DIR",
-        help="folder of compiled decoders ($DECODEKIT_CACHE/decoders, or ~/.cache/decodekit/decoders)",
+        help="folder of compiled decoders (decoders in $DECODEKIT_CACHE, $XDG_CACHE_HOME/decodekit or "
+        "~/.cache/decodekit)",
     )
 
 

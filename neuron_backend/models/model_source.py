@@ -105,6 +105,25 @@ def find_config(path: str | PathLike[str], name: str) -> Path:
 
 
 @contextmanager
+def without_remote_code(path: str | PathLike[str]) -> Iterator[None]:
+    """
+    Say what to do where a repository brings code of its own, which transformers refuses in the block.
+
+    Raises:
+        ValueError: It does.
+    """
+    try:
+        yield
+    except ValueError as error:
+        if "trust_remote_code" not in str(error):
+            raise
+        raise ValueError(
+            f"{str(path)!r} must need no code of its own, which is not run: load it with transformers, whose "
+            "trust_remote_code=True runs it, and pass the object"
+        ) from error
+
+
+@contextmanager
 def not_found_by_name(path: str | PathLike[str], name: str) -> Iterator[None]:
     """
     Say of which argument *path* is, if it is no folder and the block does not find it on the hub.

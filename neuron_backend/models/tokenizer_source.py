@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from .gguf_file import is_gguf, load_gguf_tokenizer
-from .model_source import is_on_hub
+from .model_source import is_on_hub, without_remote_code
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -42,7 +42,7 @@ def load_tokenizer(
     Raises:
         OSError: Files of the tokenizer cannot be read.
 
-        ValueError: They do not make a tokenizer.
+        ValueError: They do not make a tokenizer, or need code of their own.
 
         ImportError: It needs a package that is not installed.
     """
@@ -58,7 +58,10 @@ def load_tokenizer(
     ):
         return None
     try:
-        found: PreTrainedTokenizerBase = AutoTokenizer.from_pretrained(str(source), **of_hub)
+        with without_remote_code(source):
+            found: PreTrainedTokenizerBase = AutoTokenizer.from_pretrained(
+                str(source), trust_remote_code=False, **of_hub
+            )
     except (KeyError, TypeError, AttributeError) as error:  # transformers takes what it reads on trust
         raise ValueError(f"the files of a tokenizer must be as they were saved: got {source}") from error
     return found

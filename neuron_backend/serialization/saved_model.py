@@ -16,7 +16,7 @@ from ..artifacts.manifest import BUFFERS, CONSTANTS, NAME, Manifest
 from ..artifacts.quantized_files import assemble_model, load_quantized
 from ..models.fused_projections import fuse_projections
 from ..models.gguf_file import is_gguf, load_gguf_model
-from ..models.model_source import not_found_by_name
+from ..models.model_source import not_found_by_name, without_remote_code
 from ..models.rope_scaling import fix_rope_scaling
 from ..models.weights import align, copy_sharing_weights, dtype_name, weight_dtype
 from ..models.without_bars import without_bars
@@ -41,7 +41,7 @@ def load_model(path: str | PathLike[str], dtype: torch.dtype | None) -> "PreTrai
     Raises:
         FileNotFoundError: There is no such folder, and no such repository on the hub.
 
-        ValueError: Files of a saved decoder do not match what was saved.
+        ValueError: Files of a saved decoder do not match what was saved, or a model needs code of its own.
 
         UnsupportedArchitecture: transformers does not read the GGUF file.
     """
@@ -59,8 +59,10 @@ def load_model(path: str | PathLike[str], dtype: torch.dtype | None) -> "PreTrai
             if isinstance(layer, Int8Linear):
                 layer.arrange(in_blocks=False)
         return model
-    with not_found_by_name(path, "'model'"):
-        model = AutoModelForCausalLM.from_pretrained(str(path), dtype=dtype or "auto")
+    with not_found_by_name(path, "'model'"), without_remote_code(path):
+        model = AutoModelForCausalLM.from_pretrained(
+            str(path), dtype=dtype or "auto", trust_remote_code=False
+        )
     return model
 
 
