@@ -12,6 +12,7 @@ PACKAGES = (
     "decoding",
     "neuron_backend",
     "neuron_backend.adapters",
+    "pretrained",
     "processors",
     "speculation",
     "streaming",

@@ -63,8 +63,11 @@ class TestStage:
         assert ["", "compiled before"] == [one.note for one in told]
         assert str(told[1]).endswith(" s, compiled before")
 
-    def test_is_logged_under_decodekit(self, caplog: pytest.LogCaptureFixture) -> None:
+    def test_is_logged_under_decodekit(
+        self, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         """A line at INFO for each end, with every option."""
+        monkeypatch.setattr("time.perf_counter", lambda: 7.0)
         with caplog.at_level(logging.INFO, "decodekit"), stage(SILENT, "compiling width 5 of 1, 5"):
             pass
 

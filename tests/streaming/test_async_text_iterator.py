@@ -162,16 +162,18 @@ class TestTimeout:
 
     def test_in_a_loop_it_stops_the_generation(self) -> None:
         """A timeout leaves the loop, which closes the iterator."""
-        go_on = threading.Event()
+        begun, go_on = threading.Event(), threading.Event()
 
         def texts() -> Iterator[str]:
             yield "a"
+            begun.set()
             assert go_on.wait(PATIENCE)
             yield from iter(lambda: "b", None)
 
         async def run() -> None:
             pieces = AsyncTextIterator(timeout=0.05)
             generation = asyncio.create_task(asyncio.to_thread(generate, pieces, texts()))
+            assert await asyncio.to_thread(begun.wait, PATIENCE)
             with pytest.raises(TimeoutError):
                 await read(pieces)
             go_on.set()

@@ -273,10 +273,17 @@ class TestReading:
 
     def test_a_result_within_a_time(self) -> None:
         """The request goes on."""
+        goes_on = threading.Event()
+
+        def waits(logits: Tensor, history: History) -> Tensor:
+            assert goes_on.wait(60)
+            return logits
+
         with Batcher(scripted(1)) as batcher:
-            handle = batcher.submit(parts_of(processors=Slow(), stop=self.STOP), [1])
+            handle = batcher.submit(parts_of(processors=waits, stop=self.STOP), [1])
             with pytest.raises(TimeoutError, match=r"the request did not end within 0.01 seconds"):
                 handle.result(timeout=0.01)
+            goes_on.set()
 
             assert alone([1], stop=self.STOP) == given(handle)
 
@@ -634,18 +641,24 @@ class TestSeveralPrompts:
         """No prompt begins where another is refused, or has no room."""
         batcher = Batcher(scripted(2), max_waiting=1)
         parts = parts_of(stop=MaxNewTokens(3))
-        for error, prompts, options in (
-            (ValueError, [[1], []], {}),
-            (ValueError, [[1], [99]], {}),
-            (ValueError, [[1], [2]], {"random_streams": [1]}),
-            (ValueError, [], {}),
-            (ValueError, [[1]] * 4, {}),
+        for prompts, options, message in (
+            ([[1], []], {}, "prompt 1 must have 1 to 48 tokens"),
+            ([[1], [99]], {}, "99"),
+            ([[1], [2]], {"random_streams": [1]}, "random_streams"),
+            ([], {}, "'prompts' must be 1 or more: got 0"),
+            ([[1]] * 4, {}, r"at most 2 \+ 1 prompts and samples"),
         ):
-            with pytest.raises(error):
+            with pytest.raises(ValueError, match=message):
                 batcher.submit_many(parts, prompts, **options)
         batcher.step()
 
         assert [] == batcher.decoder.forwards  # type: ignore[attr-defined]
+        running = batcher.submit_many(parts, [[1], [2]])
+        with pytest.raises(
+            BatcherFullError, match="at most max_waiting=1 requests may wait for a row: 0 do, and 2"
+        ):
+            batcher.submit_many(parts, [[1], [2]])
+        assert [3, 3] == list(map(len, running.result().ids))
         assert [3, 3, 3] == list(map(len, batcher.submit_many(parts, [[1]] * 3).result().ids))
 
     def test_one_prompt_of_submit(self) -> None:
@@ -686,12 +699,13 @@ class TestOrder:
 
         assert first.done
 
-    def test_time_is_over(self) -> None:
+    def test_time_is_over(self, monkeypatch: pytest.MonkeyPatch) -> None:
         """For those that run and those that wait."""
         batcher, parts = Batcher(scripted(1)), parts_of(stop=MaxNewTokens(40))
-        handles = [batcher.submit(parts, [1], timeout=0.05) for _ in range(2)]
+        handles = [batcher.submit(parts, [1], timeout=600) for _ in range(2)]
         batcher.step()
-        time.sleep(0.06)
+        now = time.monotonic
+        monkeypatch.setattr(time, "monotonic", lambda: now() + 601)
         results = [handle.result() for handle in handles]
 
         assert [["timeout"], ["timeout"]] == [result.finish_reasons for result in results]

@@ -59,8 +59,8 @@ def zeros(history):
 
 
 WRONG = {
-    "calls": (Wrong(lambda self, s, h: zeros(h) + self.calls % 2), "must"),
-    "asked": (Wrong(lambda self, s, h: zeros(h) + int(self.calls > 40)), "must"),
+    "calls": (Wrong(lambda self, s, h: zeros(h) + self.calls % 2), "one or several at a time: fed"),
+    "asked": (Wrong(lambda self, s, h: zeros(h) + int(self.calls > 40)), "how often it is asked for"),
     "width": (
         Wrong(lambda self, s, h: zeros(h) + int(h.length.shape[1] > 1)),
         "one or several at a time: fed",
