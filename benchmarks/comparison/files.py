@@ -1,11 +1,9 @@
 """The model of a comparison, in the files that the peers read."""
 
 import json
-import shutil
 import subprocess
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -14,9 +12,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from ...neuron_backend.serialization.replaced_folder import replaced_folder
 from ..measuring.machine import backend_digest
 from ..models.shapes import Shape
 from ..peers.process import AbsentPeerError, PeerError
+
+_COMPLETE = "complete"
+"""Name of a file in a folder that was written to its end."""
 
 _WRITE_GGUF = Path(__file__).parents[1] / "peers" / "write_gguf.py"
 
@@ -36,9 +38,10 @@ class ComparisonFiles:
 
     def write(self) -> None:
         """Create the model."""
-        with _written_whole(self.model) as folder:
-            if folder is not None:
-                self.shape.model(self.max_length, torch.float32).save_pretrained(folder)
+        _written_whole(
+            self.model,
+            lambda folder: self.shape.model(self.max_length, torch.float32).save_pretrained(folder),
+        )
 
     def decoder(self, name: str) -> Path:
         """The folder of the compiled decoder called *name*, for the present sources of the back-end."""
@@ -82,14 +85,15 @@ class ComparisonFiles:
 
     def _arrays(self) -> Path:
         arrays = self.folder / "arrays"
-        with _written_whole(arrays) as folder:
-            if folder is not None:
-                from safetensors.torch import load_file
-
-                for file in self.model.glob("*.safetensors"):
-                    for name, tensor in load_file(file).items():
-                        np.save(folder / f"{name}.npy", _array(tensor))
+        _written_whole(arrays, self._write_arrays)
         return arrays
+
+    def _write_arrays(self, folder: Path) -> None:
+        from safetensors.torch import load_file
+
+        for file in self.model.glob("*.safetensors"):
+            for name, tensor in load_file(file).items():
+                np.save(folder / f"{name}.npy", _array(tensor))
 
     def _config(self) -> dict[str, Any]:
         shape = self.shape
@@ -100,17 +104,12 @@ class ComparisonFiles:
         }
 
 
-@contextmanager
-def _written_whole(final: Path) -> Iterator[Path | None]:
-    """A new folder, which becomes *final* if the block ends without an error; None if *final* is there."""
-    if final.exists():
-        yield None
-        return
-    unfinished = final.with_name(f"{final.name}.unfinished")
-    shutil.rmtree(unfinished, ignore_errors=True)
-    unfinished.mkdir(parents=True)
-    yield unfinished
-    unfinished.rename(final)
+def _written_whole(final: Path, write: Callable[[Path], None]) -> None:
+    """Have the folder *final* written, unless it was to its end."""
+    if not (final / _COMPLETE).exists():
+        with replaced_folder(final) as fresh:
+            write(fresh)
+            (fresh / _COMPLETE).touch()
 
 
 def _array(tensor: Tensor) -> Any:

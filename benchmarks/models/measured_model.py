@@ -14,6 +14,7 @@ from ...decoding import Generator, MaxNewTokens, Slots, Statistics
 from ...neuron_backend import CompiledDecoder, compile_decoder
 from ...neuron_backend.models.weights import dtype_name, weight_dtype
 from ...neuron_backend.targets.neuron.detect import probe
+from ...neuron_backend.targets.registry import resolve
 from ..measuring.machine import processor_name
 from .shapes import Shape, add_scaling, shape_named
 
@@ -57,10 +58,12 @@ class ModelUnderTest:
         if isinstance(source, Shape):
             name = f"{source.name}-{source.digest()}"
         else:
-            files = [(file.name, file.stat().st_size, file.stat().st_mtime_ns) for file in source.iterdir()]
-            known = repr((source.resolve(), sorted(files))).encode()
-            name = f"{source.resolve().name}-{hashlib.sha256(known).hexdigest()[:12]}"
-        return f"{name}-{self.target}-{self.dtype}-{self.weights}"
+            # A hub id has no files here.
+            files = sorted(source.iterdir()) if source.is_dir() else [source] if source.exists() else []
+            state = [(file.name, file.stat().st_size, file.stat().st_mtime_ns) for file in files]
+            place = source.resolve() if files else source
+            name = f"{place.name}-{hashlib.sha256(repr((place, state)).encode()).hexdigest()[:12]}"
+        return f"{name}-{resolve(self.target).name}-{self.dtype}-{self.weights}"
 
     def label(self, device: str) -> str:
         """The name in a table row."""

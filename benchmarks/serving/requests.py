@@ -17,6 +17,7 @@ from typing import Any
 import attrs
 
 from ...neuron_backend import CompiledDecoder, compile_decoder, load_decoder
+from ...neuron_backend.targets.registry import resolve
 from ...neuron_backend.threads import on_threads
 from ...pretrained import fetch_smollm2
 from ..measuring.arguments import add_json, check_at_least, progress
@@ -254,7 +255,10 @@ def _dtype() -> Any:
 def _decoder(options: argparse.Namespace, rows: int) -> CompiledDecoder:
     folder = None
     if options.cache is not None:
-        folder = options.cache / f"serving-{options.target}-{options.weights}-{rows}-{backend_digest()}"
+        folder = (
+            options.cache
+            / f"serving-{resolve(options.target).name}-{options.weights}-{rows}-{backend_digest()}"
+        )
     if folder is not None and folder.exists():
         decoder = load_decoder(folder)
     else:

@@ -19,6 +19,7 @@ import torch
 from ...decoding import Generation, Generator, Greedy, MaxNewTokens, Sample
 from ...decoding.protocols import Drafter
 from ...neuron_backend import CompiledDecoder, compile_decoder, load_decoder
+from ...neuron_backend.targets.registry import resolve
 from ...pretrained import fetch_smollm2
 from ...processors import MinNewTokens, Temperature
 from ...speculation import AdaptiveLength, PromptLookup, SpeculativeGenerator, SuffixAutomaton
@@ -218,7 +219,7 @@ def _decoder(options: argparse.Namespace) -> CompiledDecoder:
     folder = None
     if options.cache is not None:
         weights = options.weights or "bfloat16"
-        folder = options.cache / f"real-prompts-{options.target}-{weights}-{backend_digest()}"
+        folder = options.cache / f"real-prompts-{resolve(options.target).name}-{weights}-{backend_digest()}"
         if folder.exists():
             decoder = load_decoder(folder)
             decoder.threads = options.threads

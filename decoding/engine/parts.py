@@ -154,7 +154,7 @@ def begin_run(
     timers: Timers,
     logprobs: Logprobs | None = None,
     first_row: int = 0,
-    number: int = 0,
+    prompt_number: int = 0,
 ) -> Run:
     """
     Begin a request.
@@ -172,7 +172,7 @@ def begin_run(
 
         first_row: The number of its first row in the statistics.
 
-        number: The number of its first row for processors that depend on it.
+        prompt_number: The number of its first row's prompt, for processors that depend on it.
 
     Raises:
         TypeError: *logprobs* is no request for log-probabilities.
@@ -181,7 +181,7 @@ def begin_run(
             another number of rows.
     """
     check_rows(parts.stop_condition, rows)
-    pipeline, drafting = begun_pipeline(parts, rows, number), None
+    pipeline, drafting = begun_pipeline(parts, rows, prompt_number), None
     if parts.drafter is not None:
         length, verification = parts.num_draft_tokens, parts.verification
         drafting = Drafting(parts.drafter, length, verification, pipeline, feeder.shape, feeder.tree_widths)
@@ -215,10 +215,10 @@ def seed_of(parts: Parts) -> int:
     return noise.fresh_seed() if seed is None else seed
 
 
-def begun_pipeline(parts: Parts, rows: int, number: int = 0) -> SamplingPipeline:
-    """The chain and the sampler of one run over *rows* rows, of which the first has that *number*."""
+def begun_pipeline(parts: Parts, rows: int, prompt_number: int = 0) -> SamplingPipeline:
+    """The chain and the sampler of one run over *rows* rows, whose prompts have numbers from that one on."""
     chain, sampler = parts.processors, begin_sampler(parts.sampler, rows)
-    numbered = chain.from_row(number) if isinstance(chain, NumbersRows) else chain
+    numbered = chain.from_row(prompt_number) if isinstance(chain, NumbersRows) else chain
     return parts.pipeline.with_sampler(sampler) if numbered is chain else SamplingPipeline(numbered, sampler)
 
 

@@ -53,7 +53,7 @@ def _requests(
 ) -> Iterator[BatchedRequest]:
     texts = texts_of(parts, history)
     for row in range(len(history.length)):
-        run = begin_run(parts, feeder, 1, timers, logprobs, first_row=row, number=row)
+        run = begin_run(parts, feeder, 1, timers, logprobs, first_row=row, prompt_number=row)
         run.require_shareable()
         text = None if texts is None else texts[row]
         yield BatchedRequest(run=run, history=history.rows(slice(row, row + 1)), text=text, row=row)

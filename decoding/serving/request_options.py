@@ -77,12 +77,12 @@ class RequestOptions:
         """
         made = []
         capacity = feeder.shape.max_length + 1
-        for row, (prompt, number) in enumerate(zip(prompts, streams, strict=True)):
+        for row, (prompt, stream) in enumerate(zip(prompts, streams, strict=True)):
             history = first_history(
-                [prompt], noise.random_streams(stream_numbers([number], 1), seed), capacity
+                [prompt], noise.random_streams(stream_numbers([stream], 1), seed), capacity
             )
             timers = Timers(Statistics(bit_exact=bit_exact))
-            run = begin_run(parts, feeder, 1, timers, self.logprobs, number=row)
+            run = begin_run(parts, feeder, 1, timers, self.logprobs, prompt_number=row)
             run.require_shareable()
             texts = texts_of(parts, history)
             made.append(

@@ -24,9 +24,10 @@ def check_decoder(
 
     Random tokens are fed one by one, then again in every width, in ragged rows, under padding, over
     slots that held other tokens, and up to the last position: the logits must agree up to
-    *tolerance*. Other tokens must change logits. A rewind must leave the later slots: a cache that is cropped
-    on a rewind is refused. If the decoder scores trees, each column must score as its path does; forwards of
-    one row and copies of rows must agree with the others. Finally, invalid calls must be refused.
+    *tolerance*. Rows that exchange their tokens must exchange their logits. A rewind must leave the later
+    slots: a cache that is cropped on a rewind is refused. If the decoder scores trees, each column must score
+    as its path does; forwards of one row and copies of rows must agree with the others. Finally, invalid
+    calls must be refused.
 
     Args:
         decoder: Any decoder. Its cache is overwritten.
@@ -61,7 +62,7 @@ def check_decoder(
         trial.under_padding(width)
         for token in overflowing:
             trial.beside_overflow(width, token)
-    trial.tokens_are_read()
+    trial.rows_exchanged()
     trial.beside_idle_rows()
     trial.refusals()
     if isinstance(decoder, ScoresTrees) and decoder.tree_widths:

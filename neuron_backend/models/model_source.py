@@ -104,20 +104,24 @@ def find_config(path: str | PathLike[str], name: str) -> Path:
         return Path(str(cached_file(str(path), _CONFIG)))
 
 
+class RemoteCodeError(ValueError):
+    """A model or a tokenizer needs code that its repository brings."""
+
+
 @contextmanager
 def without_remote_code(path: str | PathLike[str]) -> Iterator[None]:
     """
     Say what to do where a repository brings code of its own, which transformers refuses in the block.
 
     Raises:
-        ValueError: It does.
+        RemoteCodeError: It does.
     """
     try:
         yield
     except ValueError as error:
         if "trust_remote_code" not in str(error):
             raise
-        raise ValueError(
+        raise RemoteCodeError(
             f"{str(path)!r} must need no code of its own, which is not run: load it with transformers, whose "
             "trust_remote_code=True runs it, and pass the object"
         ) from error

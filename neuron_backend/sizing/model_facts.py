@@ -14,7 +14,7 @@ from transformers.pytorch_utils import Conv1D
 
 from ..kv_cache.geometry import Geometry
 from ..models.gguf_file import is_gguf, load_gguf_config
-from ..models.model_source import is_hub_id
+from ..models.model_source import RemoteCodeError, is_hub_id, without_remote_code
 from ..models.unsupported import UnsupportedArchitecture
 
 _EXPERT = re.compile(r"(^|\.)experts\.")
@@ -121,6 +121,7 @@ def facts_of_config(
         with FakeTensorMode():
             found: PreTrainedModel = AutoModelForCausalLM.from_config(  # type: ignore[no-untyped-call]
                 config,
+                trust_remote_code=False,
                 dtype=dtype or config.dtype or torch.float32,
                 # Other implementations may read a mask's values, which fake tensors do not have.
                 attn_implementation="eager",
@@ -149,10 +150,11 @@ def _config(model: str | PathLike[str]) -> PretrainedConfig:
             f"{str(model)!r}, which is none of them: there is no such file"
         )
     try:
-        config: PretrainedConfig = (
-            load_gguf_config(model) if is_gguf(model) else AutoConfig.from_pretrained(str(model))
-        )
-    except OSError:
+        if is_gguf(model):
+            return load_gguf_config(model)
+        with without_remote_code(model):
+            config: PretrainedConfig = AutoConfig.from_pretrained(str(model), trust_remote_code=False)
+    except (OSError, RemoteCodeError):
         raise
     except Exception as error:
         raise ValueError(

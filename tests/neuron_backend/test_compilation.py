@@ -13,6 +13,7 @@ from transformers import MinLengthLogitsProcessor, PreTrainedModel
 from decodekit.decoding import Greedy, MaxNewTokens, Sample
 from decodekit.neuron_backend import NativeTarget, StaticDecoder, compile_decoder
 from decodekit.neuron_backend.models.tokenizer_source import load_tokenizer
+from decodekit.neuron_backend.sizing.model_facts import facts_of_config
 from decodekit.processors import Temperature, TopK, TopP
 
 PROMPTS = [[5, 9, 2, 44, 17, 3, 8], [60, 1, 30]]
@@ -311,17 +312,24 @@ class TestModel:
             compile_decoder(no_model / "config.json", target="eager")
 
 
-@pytest.mark.parametrize("kind", ["AutoModelForCausalLM", "AutoTokenizer"])
-def test_code_of_a_repository_is_not_run(kind, tmp_path, monkeypatch):
+@pytest.mark.parametrize(
+    "load", [partial(compile_decoder, target="eager"), load_tokenizer, partial(facts_of_config, dtype=None)]
+)
+def test_code_of_a_repository_is_not_run(load, tmp_path, monkeypatch):
     """Nor is it asked whether it may be."""
-    monkeypatch.setattr("builtins.input", None)
+    asked = []
+    monkeypatch.setattr("builtins.input", lambda *text: asked.append(text) or "n")
     (tmp_path / "own.py").write_text("raise SystemExit('it was run')")
-    own = {"AutoConfig": "own.Config", kind: ["own.Kind", None] if kind == "AutoTokenizer" else "own.Kind"}
-    (tmp_path / "config.json").write_text(json.dumps({"model_type": "own", "auto_map": own}))
-    (tmp_path / "tokenizer_config.json").write_text(json.dumps({"auto_map": own}))
-    load = load_tokenizer if kind == "AutoTokenizer" else partial(compile_decoder, target="eager")
+    own = {
+        "AutoConfig": "own.Config",
+        "AutoModelForCausalLM": "own.Model",
+        "AutoTokenizer": ["own.Tokens", None],
+    }
+    for name in ("config.json", "tokenizer_config.json"):
+        (tmp_path / name).write_text(json.dumps({"model_type": "own", "auto_map": own}))
 
     with pytest.raises(
         ValueError, match="must need no code of its own, which is not run: load it with transformers"
     ):
         load(tmp_path)
+    assert [] == asked

@@ -181,7 +181,10 @@ class TestCheckDecoder:
                 return super().forward(ids, cache_pos)
 
         decoder = Sticky(TABLE, batch_size=2, max_length=12, widths=(1, 4), scored_width=4)
-        with pytest.raises(AssertionError, match="a token takes the place of the one that its slot held"):
+        with pytest.raises(
+            AssertionError,
+            match="a token takes the place of the one that its slot held, and scores as in another row",
+        ):
             check_decoder(decoder)
 
     @pytest.mark.parametrize("lenient", ["dtype", "range"])
