@@ -989,8 +989,9 @@ class TestManyPrompts:
             {"stop": MaxNewTokens([2, 3, 4])},
             {"stop": NotBefore(2, MaxLength([9, 9, 9])) | MaxNewTokens(3)},
             {"processors": RepetitionPenalty(torch.tensor([1.1, 1.2, 1.3]))},
+            {"processors": Temperature([0.5, 0.6, 0.7]) | RepetitionPenalty(1.1), "sampler": Sample(seed=1)},
         ],
-        ids=["limits", "nested limits", "processor"],
+        ids=["limits", "nested limits", "processor", "chain"],
     )
     def test_parameters_for_each_row_are_refused(self, parts: dict[str, Any]) -> None:
         """Rather than those of the first row taken for all; in a call of fewer rows too."""
@@ -998,3 +999,17 @@ class TestManyPrompts:
         for prompts in ([[1], [2], [3]], [[1], [2]]):
             with pytest.raises(ValueError, match=r"one.* (for each|per row|value per row).*: got 3"):
                 generator(prompts)
+
+    @pytest.mark.parametrize(
+        "chain", [Temperature([0.5, 0.6]), RepetitionPenalty(1.1) | Temperature([0.5, 0.6])]
+    )
+    def test_values_for_each_row_are_refused_before_anything_is_fed(self, chain: Any) -> None:
+        """What the rows hold stays."""
+        decoder = scripted(2)
+        generator = Generator(decoder, processors=chain, sampler=Sample(seed=1))
+        with pytest.raises(
+            ValueError, match=r"one value for all where 3 prompts take turns.*got Temperature"
+        ):
+            generator.stream([[1], [2], [3]])
+
+        assert [] == decoder.forwards
