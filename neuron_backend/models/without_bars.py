@@ -5,19 +5,38 @@ from contextlib import contextmanager
 from functools import partial
 from typing import Any
 
+from ...decoding.fork_safe_lock import fork_safe_lock
+
+_setting = fork_safe_lock()
+_blocks = 0
+"""Blocks of :func:`without_bars` that run, in any threads."""
+
+_shown = True
+"""Whether bars were shown before the first of them."""
+
 
 @contextmanager
 def without_bars() -> Iterator[None]:
-    """Show no bar of transformers' checkpoints meanwhile."""
+    """
+    Show no bar of transformers' checkpoints meanwhile.
+
+    The setting is the process's: of several threads in such a block, the last restores what the first found.
+    """
+    global _blocks, _shown
     from transformers.utils import logging
 
-    shown = logging.is_progress_bar_enabled()
-    logging.disable_progress_bar()  # type: ignore[no-untyped-call]  # untyped in transformers
+    with _setting:
+        if _blocks == 0:
+            _shown = logging.is_progress_bar_enabled()
+            logging.disable_progress_bar()  # type: ignore[no-untyped-call]  # untyped in transformers
+        _blocks += 1
     try:
         yield
     finally:
-        if shown:
-            logging.enable_progress_bar()  # type: ignore[no-untyped-call]
+        with _setting:
+            _blocks -= 1
+            if _blocks == 0 and _shown:
+                logging.enable_progress_bar()  # type: ignore[no-untyped-call]
 
 
 @contextmanager

@@ -208,3 +208,17 @@ def test_loading_shows_no_bar(tmp_path: Path, capfd: pytest.CaptureFixture[str])
 
     assert "%|" not in capfd.readouterr().err
     assert logging.is_progress_bar_enabled()
+
+
+def test_two_threads_load_without_bars() -> None:
+    """The one that ends first does not show those of the other, and the last leaves the setting as it was."""
+    from transformers.utils import logging
+
+    one, other = without_bars(), without_bars()
+    one.__enter__()
+    other.__enter__()
+    one.__exit__(None, None, None)
+    between = logging.is_progress_bar_enabled()
+    other.__exit__(None, None, None)
+
+    assert (False, True) == (between, logging.is_progress_bar_enabled())
