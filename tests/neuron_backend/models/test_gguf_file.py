@@ -10,6 +10,7 @@ from torch import Tensor
 from transformers import AutoModelForCausalLM, PreTrainedModel
 
 from decodekit.neuron_backend import UnsupportedArchitecture, compile_decoder, load_decoder
+from decodekit.neuron_backend.models.without_bars import without_bars
 
 pytest.importorskip("gguf")
 
