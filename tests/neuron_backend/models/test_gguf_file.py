@@ -201,25 +201,28 @@ def test_loading_shows_no_bar(tmp_path: Path, capfd: pytest.CaptureFixture[str])
     """Neither for the file nor for a saved decoder; transformers' own settings stay as they were."""
     from transformers.utils import logging
 
-    path = write_gguf(tmp_path / "tiny.gguf", made("llama"), "llama")
+    path, before = (
+        write_gguf(tmp_path / "tiny.gguf", made("llama"), "llama"),
+        logging.is_progress_bar_enabled(),
+    )
     capfd.readouterr()
     options = {"target": "eager", "widths": (1, 8), "max_length": 64, "progress": False}
     compile_decoder(path, **options).save(tmp_path / "saved")
     load_decoder(tmp_path / "saved", progress=False)
 
     assert "%|" not in capfd.readouterr().err
-    assert logging.is_progress_bar_enabled()
+    assert before == logging.is_progress_bar_enabled()
 
 
 def test_two_threads_load_without_bars() -> None:
     """The one that ends first does not show those of the other, and the last leaves the setting as it was."""
     from transformers.utils import logging
 
-    one, other = without_bars(), without_bars()
+    before, one, other = logging.is_progress_bar_enabled(), without_bars(), without_bars()
     one.__enter__()
     other.__enter__()
     one.__exit__(None, None, None)
     between = logging.is_progress_bar_enabled()
     other.__exit__(None, None, None)
 
-    assert (False, True) == (between, logging.is_progress_bar_enabled())
+    assert (False, before) == (between, logging.is_progress_bar_enabled())
