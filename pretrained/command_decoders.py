@@ -108,8 +108,8 @@ class DecoderSource:
         Raises:
             ValueError: A saved decoder has fewer rows or scores fewer columns; a model has fewer positions.
         """
-        if (saved := _manifest(self.source)) is not None:
-            self._check_saved(saved.shape)
+        if self._saved is not None:
+            self._check_saved(self._saved.shape)
         elif (config := config_of(self.source)) is not None:
             given = self._arguments
             names = ("batch_size", "max_length", "widths", "scored_width")
@@ -120,7 +120,7 @@ class DecoderSource:
 
     def load(self) -> Any | None:
         """The decoder, if it need not be compiled."""
-        if is_saved_decoder(self.source):
+        if self._saved is not None:
             return load_decoder(self.source, progress=self._progress)
         return load_kept(self._kept_folder, self._arguments)
 
@@ -136,6 +136,11 @@ class DecoderSource:
             return loaded
         say = _say_nothing if self.options.quiet else _say
         return compile_and_keep(self.source, self._arguments, self._kept_folder, say, tokenizer)
+
+    @cached_property
+    def _saved(self) -> Manifest | None:
+        """Asked for once: of a name on the hub it is a request."""
+        return _manifest(self.source)
 
     @property
     def _progress(self) -> ProgressOption:

@@ -69,12 +69,13 @@ def config_of(model: "PreTrainedModel | str | PathLike[str]") -> "PretrainedConf
 
         OSError: The file cannot be read.
     """
-    from transformers import AutoConfig
-
     if not isinstance(model, str | PathLike):
         return model.config
     if is_gguf(model) and Path(model).is_file():
         return None
+    # Imported here: it takes seconds.
+    from transformers import AutoConfig
+
     try:
         with not_found_by_name(model, "'model'"):
             found: PretrainedConfig = AutoConfig.from_pretrained(str(model), trust_remote_code=False)
