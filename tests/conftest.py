@@ -14,6 +14,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from functools import cache
 from pathlib import Path
+from typing import Final
 
 import pytest
 import torch
@@ -185,6 +186,10 @@ CONFIGS = {
 Greedy = Callable[[CompiledDecoder, list[list[int]], int], list[list[int]]]
 
 
+SHARED: Final = ("llama", "qwen2", "gpt2")
+"""The models that most tests take."""
+
+
 @cache
 def tiny(name: str, dtype: torch.dtype = torch.float32) -> PreTrainedModel:
     """A model of that architecture with random weights, the same at every call."""
@@ -239,6 +244,20 @@ def program_records(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("DECODEKIT_CACHE", str(folder))
         yield folder
+
+
+def state(model: PreTrainedModel) -> tuple[dict, int]:
+    """What a test could change of a shared model: its generation config and, by count, its parameters."""
+    return model.generation_config.to_dict(), sum(parameter._version for parameter in model.parameters())
+
+
+@pytest.fixture(scope="module", autouse=True)
+def unmodified_models() -> Iterator[None]:
+    """Fail the file whose tests modified a model that others share."""
+    before = {name: state(tiny(name)) for name in SHARED}
+    yield
+    for name, kept in before.items():
+        assert kept == state(tiny(name)), f"a test of this file modified the shared model {name!r}"
 
 
 @pytest.fixture(scope="session")

@@ -1,3 +1,4 @@
+import copy
 import logging
 from pathlib import Path
 from typing import Any
@@ -231,7 +232,7 @@ class TestTokenizers:
 def test_a_revision_of_a_repository(tiny_model: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Decoder, tokenizer and generation config are its own, read with the token."""
     monkeypatch.setenv("HF_HUB_DISABLE_PROGRESS_BARS", "1")
-    model: PreTrainedModel = tiny_model("llama")
+    model: PreTrainedModel = copy.deepcopy(tiny_model("llama"))
     with running_hub(monkeypatch, tmp_path / "hub"):
         for revision, limit in (("main", 3), ("v2", 9)):
             model.generation_config = GenerationConfig(max_new_tokens=limit)
