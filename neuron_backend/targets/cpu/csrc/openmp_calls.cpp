@@ -24,7 +24,7 @@ extern "C" int omp_pause_resource_all(int) __attribute__((weak));
 
 namespace {
 
-using namespace decodekit::pool_1;
+using namespace decodekit::pool_2;
 
 // Reserved, and used as far as it is touched.
 constexpr size_t STACK = size_t(8) << 20;
@@ -183,9 +183,11 @@ int processors() {
 // libgomp's threads wait awake for milliseconds after a parallel region of torch's, such as one of sampling. Where
 // there are too few processors for them and ours, those of this thread are let go: forwards of two threads on two
 // processors took 18 ms after them rather than 11, and libgomp starts them again in a tenth of a millisecond.
+// Not in a forked child, where libgomp would wait for those of its parent for ever.
 void dismiss_awake_threads(int threads) {
   constexpr int SOFT = 1;
-  if (omp_pause_resource_all && 2 * threads - 1 > processors()) omp_pause_resource_all(SOFT);
+  if (!omp_pause_resource_all || pool.forked) return;
+  if (2 * threads - 1 > processors()) omp_pause_resource_all(SOFT);
 }
 
 void run_alone(void (*function)(void*), void* data) {

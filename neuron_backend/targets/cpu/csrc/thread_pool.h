@@ -22,7 +22,7 @@
 #pragma GCC visibility push(hidden)
 
 // Programs of one process share a pool by this name, which must change with the layout of Pool.
-namespace decodekit::pool_1 {
+namespace decodekit::pool_2 {
 
 // How long a thread waits awake: longer than any wait on a quiet machine.
 constexpr auto AWAKE = std::chrono::microseconds(50);
@@ -159,6 +159,7 @@ struct Pool {
   Signal begun;
   int threads = 0;
   bool handles_fork = false;
+  bool forked = false;
 
   void begin(const Region& region) {
     ensure_threads(region.helpers);
@@ -188,7 +189,10 @@ inline void* work_as(void* thread) {
 }
 
 // A forked child has none of the threads.
-inline void forget_threads() { new (&pool) Pool; }
+inline void forget_threads() {
+  new (&pool) Pool;
+  pool.forked = true;
+}
 
 // Keeps this program's code, which its threads run, loaded for ever.
 inline void stay_loaded() {
@@ -210,6 +214,6 @@ inline void Pool::ensure_threads(int count) {
   }
 }
 
-}  // namespace decodekit::pool_1
+}  // namespace decodekit::pool_2
 
 #pragma GCC visibility pop

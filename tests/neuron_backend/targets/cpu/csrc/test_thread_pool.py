@@ -189,6 +189,24 @@ assert region(first)
     assert (found.returncode, found.stderr) == (0, "")
 
 
+def test_fork_after_torch(compiled):
+    """A forked child does not wait for threads that torch had in its parent."""
+    body = """
+import signal, torch
+torch.set_num_threads(max(2, len(os.sched_getaffinity(0))))
+assert region(first)
+assert torch.ones(1 << 20).add(1).sum() == 1 << 21
+child = os.fork()
+if not child:
+    signal.alarm(20)
+    os._exit(0 if region(first) and region(second) else 1)
+assert os.waitpid(child, 0)[1] == 0
+"""
+    found = run_script(compiled, body)
+
+    assert (found.returncode, found.stderr) == (0, "")
+
+
 @pytest.mark.parametrize("sleep", ["0", "0.01"])
 def test_exit(compiled, sleep):
     """A process ends while its threads wait, awake or asleep."""
