@@ -52,8 +52,10 @@ def smallest_span(spans: Sequence[int], end: int, span: int | None) -> int:
     *span* if given, else the smallest of *spans* that is >= *end*.
 
     Raises:
-        ValueError: *span* is not one of *spans*, or is less than *end*.
+        ValueError: *span* is not one of *spans*, or is less than *end*; or no span holds *end* positions.
     """
+    if end > spans[-1]:
+        raise ValueError(f"tokens must be at positions below {spans[-1]}: got position {end - 1}")
     if span is None:
         return next(size for size in spans if size >= end)
     if span not in spans or span < end:

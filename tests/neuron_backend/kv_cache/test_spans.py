@@ -78,6 +78,12 @@ class TestSpans:
         ):
             smallest_span(SPANS, end, span)
 
+    @pytest.mark.parametrize("span", [None, 40])
+    def test_a_position_beyond_the_longest(self, span):
+        """Whether or not a span is asked for."""
+        with pytest.raises(ValueError, match="positions below 40: got position 40"):
+            smallest_span(SPANS, 41, span)
+
 
 class TestDecoder:
     """Logits over different spans."""
