@@ -139,6 +139,11 @@ def _raises_int64_to_a_power(node: Node) -> bool:
     return _calls("pow")(node) and any(value.dtype == torch.int64 for value in _values(node))
 
 
+def _shifts_other_than_32_bits(node: Node) -> bool:
+    shifts = _calls("__rshift__", "bitwise_right_shift")(node)
+    return shifts and any(value.dtype not in (torch.int32, torch.uint32) for value in _values(node))
+
+
 def _moves_to_a_device(node: Node) -> bool:
     target: Any = node.kwargs.get("device")
     return _calls("device_put")(node) or (
@@ -271,6 +276,13 @@ TRACED_RULES: tuple[GraphRule, ...] = (
         "no power of int64; multiply, or cast",
         f"{CODES}, EVRF062",
         _raises_int64_to_a_power,
+    ),
+    Rule(
+        "shift",
+        "NCC_EVRF022",
+        "a right shift takes 32 bits only; cast what is shifted to int32, or divide",
+        f"{CODES}, EVRF022",
+        _shifts_other_than_32_bits,
     ),
     Rule(
         "shape-from-data",

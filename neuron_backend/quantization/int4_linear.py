@@ -115,7 +115,9 @@ class Int4Linear(nn.Module):
         blocks, inputs, _ = self.packed.shape
         levels = torch.unflatten(self.levels, 1, (blocks, 2, 1, HALF)).permute(1, 2, 0, 3, 4, 5)
         wide = torch.promote_types(dtype, torch.float32)
-        integers = torch.stack([self.packed & LEVELS, self.packed >> 4], dim=1).to(wide) - MIDDLE
+        # Divided rather than shifted: neuronx-cc shifts 32 bits only.
+        low, high = (self.packed & LEVELS).to(wide), (self.packed & (LEVELS << 4)).to(wide) / 16
+        integers = torch.stack([low, high], dim=1) - MIDDLE
         groups = torch.unflatten(integers, 2, (-1, GROUP))
         weights = groups * levels[..., 0].to(wide) + levels[..., 1].to(wide)
         return weights.to(dtype).reshape(2 * blocks, inputs, HALF)

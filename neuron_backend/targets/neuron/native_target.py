@@ -201,12 +201,13 @@ class NativeTarget:
             )
 
     def _variables(self, ranks: Ranks | None) -> dict[str, str]:
-        no_fallback = "1" if self.strict and self._needs_neuron else None
+        # What a strict decoder of this process has set stays.
+        no_fallback = "1" if self.strict else os.environ.get(NO_FALLBACK, "0")
         divided = ranks is not None and self._needs_neuron
         wanted = {
             CORES: cores_of_rank(self.cores) if divided else self.cores,
             CACHE_FOLDER: self.cache_folder,
-            NO_FALLBACK: no_fallback,
+            NO_FALLBACK: no_fallback if self._needs_neuron else None,
         }
         return {name: value for name, value in wanted.items() if value is not None}
 

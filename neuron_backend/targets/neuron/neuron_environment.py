@@ -8,6 +8,7 @@ is refused. A variable that is already set, such as by a launcher, is never over
 import contextlib
 import os
 import re
+import shlex
 from collections.abc import Iterator, Mapping, Sequence
 
 from .detect import runtime_started
@@ -38,6 +39,8 @@ def environment_variables(wanted: Mapping[str, str]) -> Iterator[None]:
     """
     Set variables for this process, all or none; unset them again if the body raises.
 
+    Those that a runtime has read which the body started stay: they are what it works with.
+
     Args:
         wanted: Name to value.
 
@@ -60,7 +63,8 @@ def environment_variables(wanted: Mapping[str, str]) -> Iterator[None]:
         yield
     except BaseException:
         for name in missing:
-            os.environ.pop(name, None)
+            if not (name in _READ_AT_START and runtime_started()):
+                os.environ.pop(name, None)
         raise
 
 
@@ -130,7 +134,7 @@ def compiler_arguments(arguments: Sequence[str]) -> Iterator[None]:
         yield
         return
     before = os.environ.get(COMPILER_ARGUMENTS)
-    os.environ[COMPILER_ARGUMENTS] = " ".join([*([before] if before else []), *arguments])
+    os.environ[COMPILER_ARGUMENTS] = " ".join([*([before] if before else []), shlex.join(arguments)])
     try:
         yield
     finally:

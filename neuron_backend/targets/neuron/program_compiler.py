@@ -99,9 +99,14 @@ class ProgramCompiler:
             listed = "; ".join(f"{name}: {error}" for name, error in self._failures.items())
             raise RuntimeError(
                 f"neuronx-cc must compile all {len(traces)} programs: got {len(self._failures)} that failed"
-                f"{', the others are kept' if self.reuse else ''}: {listed}"
+                f"{self._fate_of_the_others(priority)}: {listed}"
             ) from next(iter(self._failures.values()))
         return found
+
+    def _fate_of_the_others(self, priority: str | None) -> str:
+        if priority in self._failures:
+            return ", and the others were not tried"
+        return ", the others are kept" if self.reuse else ""
 
     def _lay_out(self, traces: Mapping[str, Any], priority: str, folder: Path) -> dict[str, CompiledFiles]:
         """Compile the program *priority*, and change the graphs of the others to its layout of weights."""

@@ -2,6 +2,7 @@
 
 import importlib
 import json
+import shlex
 from collections.abc import Mapping, Sequence
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -101,7 +102,7 @@ class TracedTarget:
 
     def with_compiler_args(self, arguments: Sequence[str]) -> "TracedTarget":
         """The same target with other :attr:`compiler_args`."""
-        return attrs.evolve(self, compiler_args=" ".join(arguments))
+        return attrs.evolve(self, compiler_args=shlex.join(arguments))
 
     def require(self) -> None:
         """Refuse a machine without the packages that trace."""

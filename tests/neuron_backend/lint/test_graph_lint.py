@@ -110,6 +110,8 @@ CONTROLS = [
         "integer-scatter", "accumulating-index-put", lambda i: i.index_put((i[:, 0],), i, accumulate=True), I
     ),
     breaks("int64-power", "int64-square", lambda i: i**2, I),
+    breaks("shift", "right-shift-of-bytes", lambda i: i.to(torch.uint8) >> 4, I),
+    breaks("shift", "bitwise-right-shift", lambda i: torch.bitwise_right_shift(i, 2), I),
     breaks("shape-from-data", "nonzero", lambda x: x.nonzero(), X),
     breaks("shape-from-data", "masked-select", lambda x: x.masked_select(x > 0), X),
     breaks("shape-from-data", "unique", lambda x: x.unique(), X),
@@ -161,6 +163,7 @@ class TestRules:
             pytest.param(lambda x, i: x.softmax(dim=-1), id="softmax"),
             pytest.param(lambda x, i: x @ x.T, id="matmul"),
             pytest.param(lambda x, i: x**2, id="float-power"),
+            pytest.param(lambda x, i: i.int() >> 4, id="shift-of-32-bits"),
             pytest.param(lambda x, i: x / 3, id="float-division"),
             pytest.param(lambda x, i: x > 0, id="comparison-with-an-integer"),
             pytest.param(lambda x, i: i < 3, id="integers-compared"),

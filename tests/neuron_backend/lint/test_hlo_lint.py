@@ -192,6 +192,11 @@ class TestFindings:
         with pytest.raises(ValueError, match="must be an HLO module: got 'module @jit"):
             lint_hlo("module @jit { func.func public @main() }")
 
+    def test_need_the_shapes_of_operands(self):
+        """XLA prints HLO without them too."""
+        with pytest.raises(ValueError, match=r"shape of every operand .*: got negate\(%p.1\)"):
+            lint_hlo(module("%n.1 = f32[2,3]{1,0} negate(%p.1)"))
+
 
 def test_parsing_keeps_operands_and_attributes_apart():
     """Operands may have parentheses of their own."""

@@ -427,9 +427,18 @@ class TestOptions:
     def test_strict_lets_no_failed_program_run_on_the_host(self) -> None:
         """If there is a device."""
         assert {NO_FALLBACK: "1"} == NativeTarget()._variables(None)
-        assert (
-            {} == NativeTarget(strict=False)._variables(None) == NativeTarget(device="cpu")._variables(None)
-        )
+        assert {} == NativeTarget(device="cpu")._variables(None)
+
+    @pytest.mark.parametrize(("before", "after"), [(None, "0"), ("0", "0"), ("1", "1")])
+    def test_others_may_run_there(
+        self, before: str | None, after: str, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """The runtime's own default is to raise; what somebody has set stays."""
+        monkeypatch.delenv(NO_FALLBACK, raising=False)
+        if before is not None:
+            monkeypatch.setenv(NO_FALLBACK, before)
+
+        assert {NO_FALLBACK: after} == NativeTarget(strict=False)._variables(None)
 
     def test_each_rank_has_its_own_cores(self, monkeypatch: pytest.MonkeyPatch) -> None:
         """Unless there is no device, or only one process."""

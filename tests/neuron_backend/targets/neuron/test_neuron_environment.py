@@ -1,12 +1,14 @@
 """Environment variables of Neuron's runtime and compiler."""
 
 import os
+import shlex
 import sys
 from types import SimpleNamespace
 
 import pytest
 import torch
 
+from decodekit.neuron_backend import TracedTarget
 from decodekit.neuron_backend.targets.neuron.neuron_environment import (
     CACHE_FOLDER,
     COMPILER_ARGUMENTS,
@@ -89,6 +91,17 @@ class TestEnvironmentVariables:
 
         assert (None, "1") == (os.environ.get(CORES), os.environ.get(NO_FALLBACK))
 
+    def test_a_failure_keeps_what_a_runtime_has_read(self, request: pytest.FixtureRequest) -> None:
+        """The same target can be tried again: the runtime works with these."""
+        wanted = {CORES: "4-7", NO_FALLBACK: "1"}
+        with pytest.raises(ZeroDivisionError), environment_variables(wanted):
+            request.getfixturevalue("started")
+            _ = 1 // 0
+
+        assert ("4-7", None) == (os.environ[CORES], os.environ.get(NO_FALLBACK))
+        with environment_variables(wanted):
+            assert "1" == os.environ[NO_FALLBACK]
+
     def test_does_not_overwrite_a_launchers_cores(self) -> None:
         """If one cannot be set, none is."""
         os.environ[CORES] = "0,1"
@@ -143,6 +156,14 @@ class TestCompilerArguments:
 
         assert [inside] == seen
         assert before == os.environ.get(COMPILER_ARGUMENTS)
+
+    def test_keep_their_quotes(self) -> None:
+        """An argument may hold arguments of another program."""
+        arguments = ("-O1", "--tensorizer-options=--overlap --factor=2")
+        with compiler_arguments(arguments):
+            assert list(arguments) == shlex.split(os.environ[COMPILER_ARGUMENTS])
+
+        assert list(arguments) == shlex.split(TracedTarget().with_compiler_args(arguments).compiler_args)
 
     def test_of_none_change_nothing(self) -> None:
         """Not to an empty string either."""
