@@ -6,6 +6,7 @@ model.safetensors, tokenizer files), decoder.json, constants.safetensors, and th
 in programs/. Nothing is pickled.
 """
 
+import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
@@ -69,9 +70,11 @@ def checked_folder(folder: str | PathLike[str]) -> Path:
     The absolute path of *folder*, in which a decoder may be saved; what an interrupted save left is restored.
 
     Raises:
-        ValueError: It is there, and is neither empty nor a saved decoder.
+        ValueError: It is there, and is neither empty nor a saved decoder; or no other folder can take its
+            place.
     """
     final = Path(folder).resolve()
+    _check_place(final)
     recover_folder(final)
     read_unreplaced(final, partial(_check_replaceable, final))
     return final
@@ -193,6 +196,14 @@ def _memory(tensor: Tensor) -> tuple[object, ...]:
 
 def _names(folder: Path) -> list[str]:
     return sorted(path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file())
+
+
+def _check_place(folder: Path) -> None:
+    if os.path.ismount(folder):
+        raise ValueError(f"'folder' must not be a mount point, but may be a folder in one: got {folder}")
+    parent = next(path for path in folder.parents if path.exists())
+    if not os.access(parent, os.W_OK | os.X_OK):
+        raise ValueError(f"'folder' must be in a folder that can be written: got {folder} in {parent}")
 
 
 def _check_replaceable(folder: Path) -> None:

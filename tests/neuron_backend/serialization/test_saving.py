@@ -1,4 +1,6 @@
 import copy
+import os
+from pathlib import Path
 
 import pytest
 import torch
@@ -46,6 +48,25 @@ def test_a_folder_of_something_else_is_refused(llama, tmp_path):
         llama.save(tmp_path)
 
     assert [path.name for path in tmp_path.iterdir()] == ["thesis.txt"]
+
+
+def test_a_mount_point_is_refused(llama, tmp_path, monkeypatch):
+    """No other folder can take its place; one in it is saved into."""
+    monkeypatch.setattr(os.path, "ismount", lambda path: Path(path) == tmp_path)
+
+    with pytest.raises(ValueError, match="must not be a mount point"):
+        llama.save(tmp_path)
+    llama.save(tmp_path / "decoder")
+    assert ["decoder"] == [path.name for path in tmp_path.iterdir()]
+
+
+def test_a_folder_that_cannot_be_written_is_refused(llama, tmp_path, monkeypatch):
+    """Whoever runs it: root may write everywhere."""
+    monkeypatch.setattr(os, "access", lambda path, mode: Path(path) != tmp_path)
+
+    with pytest.raises(ValueError, match=f"in a folder that can be written: got .*new in {tmp_path}"):
+        llama.save(tmp_path / "some" / "new")
+    assert [] == list(tmp_path.iterdir())
 
 
 def test_a_saved_decoder_with_a_foreign_file_is_refused(llama, saved):

@@ -94,9 +94,14 @@ class TestEnvironmentVariables:
     def test_a_failure_keeps_what_a_runtime_has_read(self, request: pytest.FixtureRequest) -> None:
         """The same target can be tried again: the runtime works with these."""
         wanted = {CORES: "4-7", NO_FALLBACK: "1"}
-        with pytest.raises(ZeroDivisionError), environment_variables(wanted):
-            request.getfixturevalue("started")
-            _ = 1 // 0
+
+        def compiles() -> None:
+            with environment_variables(wanted):
+                request.getfixturevalue("started")
+                _ = 1 // 0
+
+        with pytest.raises(ZeroDivisionError):
+            compiles()
 
         assert ("4-7", None) == (os.environ[CORES], os.environ.get(NO_FALLBACK))
         with environment_variables(wanted):
