@@ -15,11 +15,12 @@ from ..targets.cpu.kernel_description import instruction_words, saved_kernels
 from .bandwidth import Bandwidth, largest_cache, measure_bandwidth, physical_memory
 from .instances import GIB, Instance, instance_named
 from .model_facts import facts_of_config
-from .sizing import GuideEstimate, Sizing
+from .sizing import STORED_BITS, GuideEstimate, Sizing
 
 _SHARED_HEADS = (
     "  some cores hold the same key/value head: NxD Inference does that, compile_decoder(tp_degree=) does not"
 )
+_WHOLE = "  weights in {} over several cores: NxD Inference has them, compile_decoder(tp_degree=) does not"
 
 
 def inspect(options: argparse.Namespace) -> int:
@@ -209,6 +210,7 @@ def _instance_lines(report: dict[str, Any]) -> list[str]:
     instance, guide = report["instance"], report["guide"]
     needed = report["cores_needed"]
     fits = "fits" if report["fits"] else "does NOT fit"
+    stored = report["weights"] in STORED_BITS
     return [
         f"{instance['name']}: {instance['chips']} {instance['chip']}, {instance['cores']} cores of "
         f"{_gib(instance['memory_per_core'])} and {instance['bandwidth_per_core'] / 1e9:.0f} GB/s; "
@@ -218,6 +220,7 @@ def _instance_lines(report: dict[str, Any]) -> list[str]:
         f"cache {_gib(guide['cache_bytes'])}, cores {guide['cores_needed'] or 'more than it has'}",
         f"with tp_degree={report['tp_degree']}: {_gib(report['bytes_per_core'])} a core, {fits}",
         *([_SHARED_HEADS] if report["key_value_heads"] % report["tp_degree"] else []),
+        *([_WHOLE.format(report["weights"])] if stored and report["tp_degree"] > 1 else []),
     ]
 
 

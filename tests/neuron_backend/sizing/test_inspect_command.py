@@ -194,6 +194,15 @@ def test_shared_key_value_heads_are_reported(config, capsys):
         assert shared == ("some cores hold the same key/value head" in capsys.readouterr().out)
 
 
+def test_divided_weights_in_few_bits_are_reported(config, capsys):
+    """A tensor-parallel decoder takes floating weights only."""
+    for degree, weights, said in (("1", "int8", False), ("2", "int8", True), ("2", None, False)):
+        storage = [] if weights is None else ["--weights", weights]
+        instance = ["--instance", "trn2.3xlarge", "--tp-degree", degree]
+        assert 0 == main(["inspect", config, *instance, *storage])
+        assert said == ("weights in int8 over several cores" in capsys.readouterr().out)
+
+
 def test_experts_are_named(tiny_model, tmp_path, capsys):
     """With the number that a token is routed to."""
     tiny_model("mixtral").config.save_pretrained(tmp_path)
