@@ -32,8 +32,10 @@ class Budget:
     """Tensors of float64 in one program."""
 
     programs: int = 64
-    """Programs of one decoder: the default widths and spans of 8,192 positions make 42, with sampling 56."""
+    """Programs of one decoder; the default widths and spans of 8,192 positions make fewer, with sampling too."""
 
+
+_REMEDIES = {"scatter_indices": "; take a smaller widest width, widths=(1, 5, ..., 512)"}
 
 BUDGET = Budget()
 """The budget of every decoder."""
@@ -72,7 +74,7 @@ def lint_budget(graphs: Mapping[str, GraphModule], budget: Budget = BUDGET) -> l
         A finding for each count that is exceeded, named after its field.
     """
     findings = [
-        Finding(field, name, f"{field} must be <= {most:,}: got {found:,}", _STATED)
+        Finding(field, name, f"{field} must be <= {most:,}: got {found:,}{_REMEDIES.get(field, '')}", _STATED)
         for name, graph in graphs.items()
         for field, found in attrs.asdict(Cost.of(graph)).items()
         for most in [attrs.asdict(budget)[field]]
