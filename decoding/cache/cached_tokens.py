@@ -68,7 +68,8 @@ class CachedTokens:
         self.program[row, :upto] = self.program[source, :upto]
         self.valid[row] = upto
 
-    def rearrange(self, source: Sequence[int]) -> None:
-        """After each row became a copy of the row *source* names."""
+    def rearrange(self, source: Sequence[int], valid: Sequence[int]) -> None:
+        """After each row became a copy of the row *source* names, whose *valid* slots were these before."""
         self.ids, self.program = self.ids[source], self.program[source]
-        self.valid = [self.valid[row] for row in source]
+        # Last: an interrupt leaves the written rows without valid slots.
+        self.valid = [valid[row] for row in source]

@@ -163,14 +163,13 @@ class Slots:
         check_source(source, self.shape.batch_size)
         if not self._rows.copies:
             return False
-        upto = max((self._cached.valid[one] for row, one in enumerate(source) if one != row), default=0)
+        before = list(self._cached.valid)
+        upto = max((before[one] for row, one in enumerate(source) if one != row), default=0)
+        # Until it is done, rows that are written hold nothing.
+        self._cached.valid = [before[row] if row == one else 0 for row, one in enumerate(source)]
         if upto:
-            before = list(self._cached.valid)
-            # Until it is done, rows that are written hold nothing.
-            self._cached.valid = [before[row] if row == one else 0 for row, one in enumerate(source)]
             cast(CopiesRows, self.decoder).copy_rows(torch.tensor(source), upto)
-            self._cached.valid = before
-        self._cached.rearrange(source)
+        self._cached.rearrange(source, before)
         return True
 
     def forget(self) -> None:
@@ -407,6 +406,11 @@ class Slots:
         self.tokens += len(rows)
         return ids
 
+    def forget_queued(self, length: Sequence[int], rows: Sequence[int]) -> None:
+        """After :meth:`record_queued`, where the forward may not have run: its tokens are not cached."""
+        for row in rows:
+            self._cached.forget_from(row, length[row] - 1)
+
     def _require_returned(self) -> None:
         if self.logits_in_use:
             raise RuntimeError(
@@ -485,9 +489,13 @@ class Slots:
         return self._name(width, True, self._samples(width, history))
 
     def _name(self, width: int, exact_width: bool, sampling: bool = False) -> int:
-        """The number of the program of *width*; negative if it attends to the whole span."""
+        """
+        The number of the program of *width*; negative if it attends to the whole span.
+
+        Also where there is one span: what other feeds wrote before a slot was computed from other programs.
+        """
         number = width + _SAMPLING if sampling else width
-        return -number if exact_width and len(self._spans) > 1 else number
+        return -number if exact_width else number
 
     def _forward(
         self,
@@ -524,7 +532,7 @@ class Slots:
         sampled, samples = None, self._samples(width, sampling)
         program = self._name(width, exact_width, samples)
         # A program of a shorter span rounds differently.
-        whole = {"span": shape.max_length} if program < 0 else {}
+        whole = {"span": shape.max_length} if program < 0 and len(self._spans) > 1 else {}
         columns, first = torch.from_numpy(ids), torch.from_numpy(cache_pos)
         if samples:
             before = columns_of(

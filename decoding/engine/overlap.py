@@ -109,7 +109,11 @@ class Overlap:
         following = None
         if cached and going_on:
             following = self.slots.queue(history, length, going_on, ahead.sample)
-        chosen = self.slots.read_queued(ahead.sample, rows)
+        try:
+            chosen = self.slots.read_queued(ahead.sample, rows)
+        except BaseException:
+            self.slots.forget_queued(ahead.length, ahead.rows)
+            raise
         if following is not None:
             fed = chosen[:, 0].tolist()
             self.slots.record_queued(length, going_on, fed)

@@ -39,7 +39,11 @@ def score_prompts(
         ids = [history.ids[row, 0, start + 1 : stop + 1].tolist() for row, stop in enumerate(end.tolist())]
         with feeder.lock, torch.no_grad():
             logits = feeder.feed(history, end, need, exact_width=exact_width).logits
-            chunk = recorder.of_prompt(logits, seen, ids)
+            feeder.logits_in_use = True
+            try:
+                chunk = recorder.of_prompt(logits, seen, ids)
+            finally:
+                feeder.logits_in_use = False
         for row, logprobs in zip(found, chunk, strict=True):
             row += logprobs
     return found

@@ -9,6 +9,7 @@ from attrs import validators
 
 from ..engine.parts import Parts, prompt_rows, seed_of
 from ..generator import Generator
+from ..optional_protocols import NumbersRows
 from ..results.events import Event
 from ..results.generation import Generation, collect
 from ..results.logprobs import Logprobs
@@ -108,6 +109,12 @@ class Batched:
         """See :class:`SampleSource`."""
         return prompt_rows(self.parts, prompts, self.batcher.decoder.shape)
 
+    def _parts_from(self, row: int) -> Parts:
+        """The parts of a request whose first row is row *row* of the call."""
+        chain = self.parts.processors
+        numbered = chain.from_row(row) if isinstance(chain, NumbersRows) else chain
+        return self.parts if numbered is chain else attrs.evolve(self.parts, processors=numbered)
+
     def samples(
         self, rows: list[list[int]], num_samples: int, random_stream: int, logprobs: Logprobs | None
     ) -> Samples:
@@ -117,7 +124,7 @@ class Batched:
         try:
             for number, row in enumerate(rows):
                 handle = self.batcher.submit(
-                    self.parts,
+                    self._parts_from(number * num_samples),
                     row,
                     random_stream=random_stream + number * num_samples,
                     num_samples=num_samples,

@@ -32,7 +32,7 @@ class Budget:
     """Tensors of float64 in one program."""
 
     programs: int = 64
-    """Programs of one decoder; the default widths and spans of 8,192 positions make fewer, with sampling too."""
+    """Programs of one decoder: more than the default widths and spans make, sampling included."""
 
 
 _REMEDIES = {"scatter_indices": "; take a smaller widest width, widths=(1, 5, ..., 512)"}

@@ -4,6 +4,7 @@ import attrs
 from torch import Tensor
 
 from ...history import History
+from ...sampling.pipeline import SamplingPipeline
 from .prompt_search import PromptSearch
 
 
@@ -21,6 +22,9 @@ class Seat:
 
     columns: list[int]
     """The column of each beam that goes on."""
+
+    pipeline: SamplingPipeline
+    """Its processors are used, not its sampler; of this prompt alone."""
 
     fed: bool = False
     """Whether the prompt has been fed."""

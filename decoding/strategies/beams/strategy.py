@@ -14,7 +14,7 @@ from ...engine.end_tokens import AUTO, as_end_tokens, end_tokens, with_end_of_se
 from ...engine.exact_match_verification import ExactMatch
 from ...engine.parts import DEFAULT_NEW_TOKENS
 from ...engine.start_token import a_start_token, start_token
-from ...optional_protocols import is_bit_exact, is_row_independent
+from ...optional_protocols import NumbersRows, is_bit_exact, is_row_independent
 from ...prompts import as_rows
 from ...protocols import Decoder, Processor, StopCondition
 from ...results.events import Event, EventStream
@@ -194,11 +194,10 @@ class BeamStrategy(abc.ABC):
         seats = min(len(rows), self.decoder.shape.batch_size // self.beams)
         table = BeamTable(
             feeder_of(self.decoder),
-            self._pipeline,
             seats,
             self.beams,
             # Otherwise a seat is now one prompt and now another.
-            together=seats == len(rows),
+            together=self._pipeline if seats == len(rows) else None,
             exact_width=self.exact_width,
             timers=timers,
         )
@@ -209,7 +208,8 @@ class BeamStrategy(abc.ABC):
             for seat, number in zip(free, waiting, strict=False):
                 length, positions = len(rows[number]), self.decoder.shape.max_length
                 stop, stream = self._stop.of_prompt(number, length, positions), int(streams[number])
-                table.take(seat, self._begin(stop, length, stream), rows[number], stream)
+                search, pipeline = self._begin(stop, length, stream), self._pipeline_of(number)
+                table.take(seat, search, rows[number], stream, pipeline)
                 owners[seat] = number
             if not any(table.seats):
                 return
@@ -221,6 +221,13 @@ class BeamStrategy(abc.ABC):
                     timers.statistics.tokens += max(0, one.beam.length - 1)
                 free.append(over.number)
                 yield owners.pop(over.number), hypotheses
+
+    def _pipeline_of(self, prompt: int) -> SamplingPipeline:
+        """What processes the beams of the prompt of that number alone."""
+        if not isinstance(self.processors, NumbersRows):
+            return self._pipeline
+        own = self.processors.from_row(prompt)
+        return self._pipeline if own is self.processors else SamplingPipeline(own, Greedy())
 
     def _text(self, prompt: list[int], one: Hypothesis) -> str:
         detokenizer = Detokenizer(self.tokenizer, self.skip_special_tokens)

@@ -27,13 +27,11 @@ class BeamTable:
     Args:
         feeder: Feeds the decoder.
 
-        pipeline: Its processors are used, not its sampler.
-
         seats: The number of seats.
 
         beams: The number of rows of each; all seats must fit into the decoder.
 
-        together: Whether one call of the processors serves all seats; else each has its own.
+        together: Its processors serve all seats in one call. None: each seat has its own pipeline.
 
         exact_width: As in a feed.
 
@@ -43,16 +41,15 @@ class BeamTable:
     def __init__(
         self,
         feeder: TokenFeeder,
-        pipeline: SamplingPipeline,
         seats: int,
         beams: int,
         *,
-        together: bool,
+        together: SamplingPipeline | None,
         exact_width: bool,
         timers: Timers,
     ) -> None:
         self.seats: list[Seat | None] = [None] * seats
-        self._feeder, self._pipeline, self._timers = feeder, pipeline, timers
+        self._feeder, self._timers = feeder, timers
         self._together, self._exact_width = together, exact_width
         # Not inference tensors, in any mode of the caller: later steps write to them.
         with torch.inference_mode(False):
@@ -66,13 +63,20 @@ class BeamTable:
             # Nothing is to be copied, but the answer is whether rows can be.
             self._copies = feeder.copy_rows(self._source)
 
-    def take(self, number: int, search: PromptSearch, prompt: list[int], stream: int) -> None:
+    def take(
+        self,
+        number: int,
+        search: PromptSearch,
+        prompt: list[int],
+        stream: int,
+        pipeline: SamplingPipeline,
+    ) -> None:
         """Begin the *search* for one *prompt* in the free seat of that *number*."""
         self._ids.numpy()[number, :, : len(prompt)] = prompt
         # Not in place: a part may keep the tensors of an earlier step.
         self._prompt, self._stream = self._prompt.clone(), self._stream.clone()
         self._prompt[number], self._stream[number] = len(prompt), stream
-        self.seats[number] = Seat(number, search, len(prompt), len(prompt), [0])
+        self.seats[number] = Seat(number, search, len(prompt), len(prompt), [0], pipeline)
 
     def step(self) -> list[Seat]:
         """
@@ -149,27 +153,22 @@ class BeamTable:
         self, seats: list[Seat], log_probs: Tensor, history: History
     ) -> Iterator[tuple[Seat, Scored]]:
         """Run the processors."""
-        if self._together:
-            processed = self._run(log_probs, history)
+        if self._together is not None:
+            processed = _run(self._together, log_probs, history)
             for seat in seats:
                 yield seat, Scored(log_probs, processed, history, seat.number)
             return
         for seat in seats:
             row = slice(seat.number, seat.number + 1)
             own, seen = log_probs[row], history.rows(row)
-            yield seat, Scored(own, self._run(own, seen), seen, 0)
-
-    def _run(self, log_probs: Tensor, history: History) -> Tensor:
-        processed = self._pipeline.after(len(self._pipeline.stages), log_probs, history)
-        return processed.masked_fill(processed.isnan(), -torch.inf)
+            yield seat, Scored(own, _run(seat.pipeline, own, seen), seen, 0)
 
     def _extend(self, seat: Seat, scored: Scored) -> None:
         """Extend the beams of one seat, and place their children."""
 
         def explain(beam: int) -> Finish:
-            return self._pipeline.finish_without_token(
-                scored.log_probs, scored.history, scored.row, columns[beam]
-            )
+            pipeline = seat.pipeline if self._together is None else self._together
+            return pipeline.finish_without_token(scored.log_probs, scored.history, scored.row, columns[beam])
 
         columns = seat.columns
         # On a device, the logits of the beams alone are copied to the host.
@@ -183,6 +182,11 @@ class BeamTable:
         for column, parent in zip(seat.columns, parents, strict=True):
             self._source[first + column] = first + parent
         seat.length += 1
+
+
+def _run(pipeline: SamplingPipeline, log_probs: Tensor, history: History) -> Tensor:
+    processed = pipeline.after(len(pipeline.stages), log_probs, history)
+    return processed.masked_fill(processed.isnan(), -torch.inf)
 
 
 def _log_probs(raw: Tensor, seats: list[Seat]) -> Tensor:
