@@ -15,6 +15,7 @@
 import argparse
 import difflib
 import io
+import os
 import pathlib
 import sys
 from collections.abc import Sequence
@@ -39,6 +40,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
         sys.stdout.reconfigure(errors="replace")
     try:
         status: int = options.command(options)
+    except BrokenPipeError:
+        # Nobody reads on. What is still buffered goes nowhere, rather than into an error at exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 1
+    except KeyboardInterrupt:
+        return 130
     # An optional package may be missing.
     except (ValueError, OSError, ImportError) as error:
         print(f"decodekit: {error}", file=sys.stderr)

@@ -96,7 +96,7 @@ class ChatServer:
 
 async def body_of(http: Request) -> bytes:
     # Web pages of others may send forms and plain text here, but no JSON.
-    if http.headers.get("content-type", "").partition(";")[0] != "application/json":
+    if http.headers.get("content-type", "").partition(";")[0].strip().lower() != "application/json":
         raise HTTPException(415, "the content type must be application/json")
     body = bytearray()
     async for chunk in http.stream():

@@ -33,6 +33,8 @@ def chat(options: argparse.Namespace) -> int:
     if options.temp > 0 and options.seed is None:
         # One for the whole conversation, which can then be repeated.
         options.seed = fresh_seed()
+    if sys.stdin is None:
+        raise ValueError("standard input must be open: got a closed one")
     if isinstance(sys.stdin, io.TextIOWrapper):
         # A wrong byte must not end a conversation.
         sys.stdin.reconfigure(errors="replace")
@@ -51,7 +53,8 @@ def converse(session: Session, lines: Iterator[str], *, seed: int | None = None,
 
     ``/undo`` takes the last turn back, and ``/edit TEXT`` says something else in its place; any other line
     that begins with one ``/`` lists the commands. What cannot be, such as a line for which the conversation
-    has no room, or one that the template refuses, is reported, and the conversation stays.
+    has no room, or one that the template refuses, is reported, and the conversation stays. An interrupt ends
+    the answer alone.
 
     Args:
         session: The conversation; extended.
@@ -70,7 +73,12 @@ def converse(session: Session, lines: Iterator[str], *, seed: int | None = None,
             continue
         if answer is None:
             continue
-        _print(answer)
+        try:
+            _print(answer)
+        except KeyboardInterrupt:
+            answer.close()
+            print()
+            continue
         if not quiet:
             print(report(_generation(session.turns[-1], seed), seed is not None), file=sys.stderr)
 

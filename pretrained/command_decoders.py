@@ -54,7 +54,7 @@ def check_source(options: argparse.Namespace, source: str, flag: str) -> None:
     known = _compiled_with(saved)
     for name in given:
         if values[name] not in (known.get(name), "auto"):
-            has = f" with {known[name]}" if name in known else ""
+            has = f" with {known[name]}" if known.get(name) is not None else ""
             named = f"--{name.replace('_', '-')}"
             raise ValueError(f"{named} cannot be changed: {flag} {source} is a saved decoder{has}")
 
@@ -76,6 +76,7 @@ def _compiled_with(manifest: Manifest) -> dict[str, Any]:
         "target": manifest.target,
         "max_length": manifest.shape.max_length,
         "widths": list(manifest.shape.widths),
+        "weights": next(iter(manifest.quantized.values()), None),
     }
 
 

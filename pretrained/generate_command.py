@@ -42,6 +42,8 @@ def prompt_text(prompt: str) -> str:
     """
     try:
         if prompt == "-":
+            if sys.stdin is None:
+                raise ValueError("--prompt - needs standard input: got a closed one")
             text = sys.stdin.read().removesuffix("\n")
         elif prompt.startswith("@"):
             with open(prompt[1:], encoding="utf-8") as file:

@@ -136,7 +136,7 @@ class Replica:
 
     async def __call__(self, request: "Request") -> "Response":
         """Answer an HTTP request."""
-        from starlette.responses import JSONResponse
+        from starlette.responses import JSONResponse, Response
 
         from .starlette_responses import EventStreamResponse
 
@@ -148,7 +148,9 @@ class Replica:
         except (TypeError, ValueError) as error:
             return JSONResponse({"error": str(error)}, 400)
         if not stream:
-            return JSONResponse({"rows": [row.as_dict() for row in await _added_up(events)]})
+            rows = [row.as_dict() for row in await _added_up(events)]
+            # A finish may hold any object.
+            return Response(json.dumps({"rows": rows}, default=repr), media_type="application/json")
         return EventStreamResponse(async_server_sent_events(events), events)
 
 

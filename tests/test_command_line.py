@@ -1,5 +1,6 @@
 """``python -m decodekit``."""
 
+import os
 import pathlib
 import subprocess
 import sys
@@ -220,3 +221,28 @@ def test_a_mistyped_flag_is_an_error_of_its_command(
         main(["compile", "--model", "m", "-o", "d", *typed])
 
     assert f"decodekit compile: error: {said}\n" in capsys.readouterr().err
+
+
+def test_a_reader_that_stops() -> None:
+    """As ``head`` does: one exit status, and no word of it."""
+    config = PAIR / "draft"
+    command = [sys.executable, "-m", "decodekit", "inspect", str(config)]
+    ends = os.pipe()
+    os.close(ends[0])
+    try:
+        ended = subprocess.run(command, stdout=ends[1], stderr=subprocess.PIPE, text=True, check=False)
+    finally:
+        os.close(ends[1])
+
+    assert (1, "") == (ended.returncode, ended.stderr)
+
+
+def test_an_interrupt(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The status that a shell gives it, and no traceback."""
+
+    def interrupted(options: object) -> int:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("decodekit.neuron_backend.sizing.inspect_command.inspect", interrupted)
+
+    assert 130 == main(["inspect", "anything"])

@@ -114,7 +114,6 @@ class ChatCompletionRequest:
             raise InvalidRequestError("the body must be a JSON object")
         fields = attrs.fields_dict(cls)
         if unknown := sorted(body.keys() - fields.keys()):
-            # JSON may escape what UTF-8 has no bytes for.
             name = unknown[0].encode(errors="replace").decode()
             raise InvalidRequestError(f"'{name}' is not supported", name)
         given = {name: value for name, value in body.items() if value is not None}

@@ -12,7 +12,8 @@ class InvalidRequestError(ValueError):
     """A request that cannot be served. *parameter* is the field at fault; None for the whole body."""
 
     def __init__(self, message: str, parameter: str | None = None) -> None:
-        super().__init__(message)
+        # JSON may escape what UTF-8 has no bytes for, in a field's name too.
+        super().__init__(message.encode(errors="replace").decode())
         self.parameter = parameter
 
 

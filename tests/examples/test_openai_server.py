@@ -443,6 +443,11 @@ class TestRefusals:
         """What a page of another site could send."""
         assert 415 == served.post(json.dumps({"model": NAME, "messages": USER}).encode(), kind).status_code
 
+    @pytest.mark.parametrize("kind", ["Application/JSON", "application/json ; charset=utf-8"])
+    def test_a_content_type_in_another_form(self, served: Served, kind: str) -> None:
+        """Media types have no case, and white space before a parameter is allowed (RFC 9110)."""
+        assert 400 == served.post(b"{}", kind).status_code
+
     def test_a_large_body(self, served: Served) -> None:
         """It is not read to its end."""
         response = served.post(b" " * (2**22 + 1))

@@ -8,10 +8,11 @@ import shutil
 import pytest
 
 from decodekit.__main__ import main
-from decodekit.decoding import Generator, MaxNewTokens, Session
+from decodekit.decoding import Event, Generator, MaxNewTokens, Session
 from decodekit.neuron_backend import compile_decoder
 from decodekit.pretrained import kept_decoders
 from decodekit.pretrained.chat_command import converse
+from decodekit.streaming import TextStreamer
 
 from .test_generate_command import DRAFT, TEMPLATE
 
@@ -68,6 +69,33 @@ def test_commands(model: pathlib.Path, capsys: pytest.CaptureFixture[str]) -> No
     assert 1 == err.count("the last turn is taken back")
     assert 2 == err.count("/exit ends the conversation")
     assert 1 == err.count("at most 48 tokens")
+
+
+def test_an_interrupt_ends_the_answer_alone(model: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What was read of it is the answer."""
+    decoder = compile_decoder(model, target="eager", max_length=48, widths=(1, 32))
+    session = Session(Generator(decoder, stop=MaxNewTokens(4), tokenizer=decoder.tokenizer))
+    seen: list[Event] = []
+
+    def put(streamer: TextStreamer, event: Event) -> None:
+        seen.append(event)
+        if len(seen) == 2:
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(TextStreamer, "put_event", put)
+    converse(session, iter(["a", "b"]))
+
+    assert [2, 4] == [len(turn.ids) for turn in session.turns]
+
+
+def test_standard_input_may_be_closed(
+    model: pathlib.Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Said before anything is compiled."""
+    monkeypatch.setattr("sys.stdin", None)
+    for arguments in (["chat"], ["generate", "--prompt", "-"]):
+        assert 1 == main([*arguments, "--model", str(model)])
+        assert "a closed one" in capsys.readouterr().err
 
 
 def test_what_the_template_refuses_ends_nothing(

@@ -133,6 +133,7 @@ def test_saved_decoders(tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[st
     assert expected == run(capsys, "--prompt", PROMPT, "--target", "auto", **saved)[1]
     for flags, message in [
         (["--dtype", "float32"], "saved decoder with float64"),
+        (["--weights", "int8"], "--weights cannot be changed: --model"),
         (["--threads", "1"], "--threads cannot be changed: --model"),
         (["--max-length", "64"], "--max-length cannot be changed: --model"),
         (["--temp", "1", "--num-samples", "2"], "--num-samples must be at most 1, the rows of --model"),

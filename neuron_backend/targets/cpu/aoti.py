@@ -14,12 +14,13 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.fx import GraphModule
 
 from ...artifacts.fingerprint import tensors_digest
 from ...artifacts.packages import Package
 from ...kv_cache.buffers import CacheBuffers
 from ...lowering.complex_pairs import pair_complex_numbers
-from ...lowering.export import without_known_warnings
+from ...lowering.export import name_of, without_known_warnings
 from ...models.fused_projections import merge_equal_products, trace_fused
 from ...step import Step, tensors_of
 from .graph_rewrites import rewrite_graph
@@ -33,15 +34,35 @@ FINGERPRINT = "decodekit_fingerprint"
 CONSTANTS = "decodekit_constants"
 """Name of the digest of a program's own constants in its metadata."""
 
-INDUCTOR_OPTIONS = {
-    # Round after each operation, as eager does. Fused loops round where the compiler ends them, which
-    # depends on the width, so that a column's logits would differ in a verification.
-    "emulate_precision_casts": True,
-    # Numbers below which a loop runs in one thread. Inductor would divide the sum over a single row among
-    # threads, and so round it otherwise than beside other rows.
-    "cpp.min_chunk_size": 1 << 14,
-}
-"""Settings with which Inductor's loops round a column alike at every width and number of threads."""
+_SMALLEST_CHUNK = 1 << 14
+"""Numbers below which a loop runs in one thread, where no norm is wide."""
+
+_NORM_SUMS = ("layer_norm", "mean", "native_layer_norm", "rms_norm", "std", "var", "var_mean")
+
+
+def loop_options(*graphs: GraphModule) -> dict[str, Any]:
+    """Settings with which Inductor's loops round a column of *graphs* alike at any width and threads."""
+    return {
+        # Round after each operation, as eager does. Fused loops round where the compiler ends them, which
+        # depends on the width, so that a column's logits would differ in a verification.
+        "emulate_precision_casts": True,
+        # Numbers below which a loop runs in one thread. Inductor would divide the sums over few rows among
+        # threads, and so round them otherwise than beside other rows. It does so where there are fewer than
+        # a 300th as many rows as vectors in one, and vectors have 4 numbers at least.
+        "cpp.min_chunk_size": max(_SMALLEST_CHUNK, max(map(_widest_norm, graphs)) ** 2 // (2 * 300 * 4) + 1),
+        # Loops that are divided keep a partial result for each thread. Left open, they would have as many
+        # threads as there are when they run, and as many results as there were when they were compiled.
+        "cpp.threads": torch.get_num_threads(),
+    }
+
+
+def _widest_norm(graph: GraphModule) -> int:
+    """The most numbers that a norm in *graph* sums."""
+    nodes = [node for node in graph.graph.nodes if node.op == "call_function" and name_of(node) in _NORM_SUMS]
+    inputs = (node.all_input_nodes[0].meta.get("val") for node in nodes)
+    return max(
+        (int(value.shape[-1]) for value in inputs if isinstance(value, Tensor) and value.ndim), default=0
+    )
 
 
 def compile_package(
@@ -96,7 +117,7 @@ def compile_package(
         constants = {name: tensor for name, tensor in exported.constants.items() if name not in known}
         options = {
             "aot_inductor.package_constants_in_so": False,
-            **INDUCTOR_OPTIONS,
+            **loop_options(exported.graph_module),
             "aot_inductor.metadata": {
                 FINGERPRINT: fingerprint,
                 CONSTANTS: tensors_digest(constants),

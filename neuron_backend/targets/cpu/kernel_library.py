@@ -178,6 +178,8 @@ def compiler_options(dtype: torch.dtype, *, tiled: bool = False, limit: Limit = 
     if is_gcc():
         # Inductor's flags leave it out, since its own loops are vectorised explicitly.
         flags.append("-ftree-loop-vectorize")
+        # Nor do programs of other versions of the kernels, in the same process, share their buffers.
+        flags.append("-fno-gnu-unique")
     return CppTorchOptions(vec_isa=vectors, compile_only=True, extra_flags=flags)
 
 

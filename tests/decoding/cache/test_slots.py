@@ -105,6 +105,18 @@ class TestFeed:
 
         assert {5} == set(decoder.forwards)
 
+    def test_exact_width_takes_nothing_that_followed_another_program(self) -> None:
+        """Not even after the tokens before were fed again: these attended to what was there before."""
+        slots = Slots(ScriptedDecoder(TABLE))
+        prompt = [1, 2, 3, 4] * 4
+        feed(slots, [prompt], [1])
+        feed(slots, [[*prompt, 5, 6]], [1])
+        feed(slots, [prompt], [1], exact_width=True)
+        before = slots.tokens
+        feed(slots, [[*prompt, 5, 6, 7]], [1], exact_width=True)
+
+        assert 3 == slots.tokens - before
+
     def test_a_failed_forward_loses_nothing(self) -> None:
         """After a forward that raised, the same call succeeds and is right."""
         decoder = ScriptedDecoder(TABLE)

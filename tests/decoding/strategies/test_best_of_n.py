@@ -27,7 +27,7 @@ from decodekit.decoding import (
 from decodekit.decoding.strategies.candidates import Choices
 from decodekit.decoding.strategies.minimum_bayes_risk import unigram_f1
 from decodekit.neuron_backend.static_decoder import StaticDecoder
-from decodekit.processors import Temperature
+from decodekit.processors import PrefixFunction, Temperature
 from decodekit.speculation import PromptLookup
 
 from .reference import scripted
@@ -49,6 +49,19 @@ def sources(parts: Generator) -> list[Any]:
 def alone(parts: Generator, row: int, n: int, first: int = 0) -> Any:
     """The sample of that row by itself."""
     return parts(PROMPTS[row // n], random_streams=[first + row], logprobs=Logprobs())
+
+
+def test_rows_are_numbered_through_the_call() -> None:
+    """A function of it gets sample *s* of prompt *p* as row ``p * n + s``, from a batcher too."""
+    parts = generator(processors=PrefixFunction(lambda row, ids: [row % 8, (row + 3) % 8]))
+    one, other = (
+        BestOfN(source, 4, by=LogLikelihood())(PROMPTS, random_stream=30) for source in sources(parts)
+    )
+
+    for chosen, again in zip(one.choices, other.choices, strict=True):
+        assert [candidate.ids for candidate in chosen.candidates] == [
+            candidate.ids for candidate in again.candidates
+        ]
 
 
 @pytest.mark.parametrize("drafter", [None, PromptLookup()])

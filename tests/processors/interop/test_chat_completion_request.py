@@ -80,6 +80,11 @@ class TestFields:
 
         assert ("'?' is not supported", "?") == (str(refused.value), refused.value.parameter)
 
+    def test_an_inner_name_that_is_no_text(self) -> None:
+        """Likewise."""
+        with pytest.raises(InvalidRequestError, match="must not have '\\?'"):
+            ChatCompletionRequest.of({**BODY, "messages": [{"role": "user", "content": "x", "\ud800": 1}]})
+
     @pytest.mark.parametrize("missing", ["model", "messages"])
     def test_a_missing_field(self, missing: str) -> None:
         """It is named."""

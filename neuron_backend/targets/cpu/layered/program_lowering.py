@@ -14,7 +14,7 @@ from ...layered.layer_graphs import LayeredGraph
 from ...layered.layer_record import Metadata
 from ...layered.layered_step import layered_step
 from ...layered.step_tensors import IDS, StepTensors
-from ..aoti import CONSTANTS, FINGERPRINT, INDUCTOR_OPTIONS, open_span
+from ..aoti import CONSTANTS, FINGERPRINT, loop_options, open_span
 from ..graph_rewrites import rewrite_graph
 from ..kernel_description import BIT_EXACT, SKIPS_PADDING
 from ..kernel_library import Kernels
@@ -76,8 +76,10 @@ def _recorded(
     equal: EqualLayers | None,
 ) -> tuple[ProgramCalls, tuple[str, ...]]:
     """The calls for each span, and the names of the layers' own tensors."""
-    main = lower(graphs.main, INDUCTOR_OPTIONS)
-    layers = {kind: lower(layer.module, INDUCTOR_OPTIONS) for kind, layer in graphs.layers.items()}
+    # The same for all: their functions are compiled together.
+    options = loop_options(*graphs.modules)
+    main = lower(graphs.main, options)
+    layers = {kind: lower(layer.module, options) for kind, layer in graphs.layers.items()}
     known = {name: tensor.detach() for name, tensor in tensors.values.items()}
     columns = tensors.values[IDS].numel()
     recordings: list[Recording] = []

@@ -5,6 +5,7 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
+import attrs
 import pytest
 import torch
 from hypothesis import given, strategies as st
@@ -284,6 +285,17 @@ class TestProcessors:
 
         assert [6] * 4 == [ids[-1] for ids in result.ids]
         assert 4 == len({tuple(ids) for ids in result.ids})
+
+    @pytest.mark.parametrize("rows", [2, 4, 10])
+    def test_prompts_that_take_turns_keep_their_numbers(self, rows: int) -> None:
+        """A function of the row's number is called with the prompt's, however many are searched together."""
+        own = PrefixFunction(lambda row, ids: [row, row + 1])
+        found = BeamSearch(scripted(rows), beams=2, processors=own, stop=MaxNewTokens(4))(PROMPTS)
+
+        for number, prompt in enumerate(PROMPTS):
+            alone = attrs.evolve(own, first_row=number)
+            search = BeamSearch(scripted(2), beams=2, processors=alone, stop=MaxNewTokens(4))
+            assert search([prompt]).ids == [found.ids[index] for index in found.of_prompt(number)]
 
     def test_cannot_feed_the_decoder(self) -> None:
         """A processor that uses the same decoder is refused; afterwards the decoder is free."""
