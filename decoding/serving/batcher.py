@@ -3,9 +3,11 @@
 import asyncio
 import logging
 import math
+import os
 import threading
 import time
 import weakref
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -106,6 +108,9 @@ class Batcher:
     _arrived: list[BatchedRequest] = attrs.field(factory=list, init=False)
     """Requests that the table has not got yet."""
 
+    _told: deque[Told] = attrs.field(factory=deque, init=False)
+    """What the table said of requests, and their handles do not know yet."""
+
     _closed: bool = attrs.field(default=False, init=False)
     _thread: threading.Thread | None = attrs.field(default=None, init=False)
     _executor: ThreadPoolExecutor | None = attrs.field(default=None, init=False)
@@ -134,6 +139,7 @@ class Batcher:
         most = widths[-1] if self.prefill_width is None else self.prefill_width
         pace, line = PrefillPace(widths, most, self.max_gap), WaitingLine(self.ageing)
         self._table = RequestTable(self._feeder, self._timers, pace, line, self.exact_width)
+        _batchers.add(self)
 
     @property
     def statistics(self) -> Statistics:
@@ -142,7 +148,7 @@ class Batcher:
 
         The counts by row are those of each request's own statistics.
         """
-        with self._changed:
+        with self._lock:
             return self._timers.statistics + self._served
 
     @property
@@ -290,7 +296,7 @@ class Batcher:
             wait: Whether to return only when all have ended. Without, the thread of a ``with`` block ends by
                 itself. A streamer does not wait.
         """
-        with self._changed:
+        with self._lock:
             self._closed = True
             for request in self._handles:
                 # Nobody may be left who reads.
@@ -310,7 +316,7 @@ class Batcher:
 
     def __enter__(self) -> Self:
         """Advance the requests in a thread until the end of the ``with`` block."""
-        with self._changed:
+        with self._lock:
             if self._closed or self._thread is not None:
                 raise RuntimeError("a batcher runs once: make a new one")
             self._thread = threading.Thread(target=self._run, name="decodekit-batcher", daemon=True)
@@ -335,6 +341,25 @@ class Batcher:
         rows = self.decoder.shape.batch_size
         return f"<Batcher: {rows} rows, {running} requests running, {self.num_waiting} waiting>"
 
+    def after_fork_in_child(self) -> None:
+        """Give up the threads of the parent: none of them releases a lock here, or advances the requests."""
+        self._waiters = Waiters()
+        stepping = self._stepping.locked() and self._stepper != threading.get_ident()
+        if stepping:
+            self._stepping = threading.Lock()
+        if not stepping and self._executor is None and (self._thread is None or self._thread.is_alive()):
+            return
+        lost = RuntimeError(
+            "a batcher must be used in the process that made it: this one was forked while another thread "
+            "advanced the requests"
+        )
+        self._closed, self._thread, self._executor = True, None, None
+        handles, self._handles = self._handles, {}
+        self._arrived.clear()
+        self._told.clear()
+        for handle in handles.values():
+            handle.fail(lost)
+
     # What a handle asks for.
 
     def wait_until(self, ready: Callable[[], bool], timeout: float | None = None) -> None:
@@ -348,7 +373,7 @@ class Batcher:
     async def wait_in_task(self, ready: Callable[[], bool]) -> None:
         """See :class:`~.request_handle.Server`."""
         while not ready():
-            with self._changed:
+            with self._lock:
                 if self._thread is None and self._executor is None:
                     # One thread: a compiled decoder keeps a team of workers for each thread that calls it.
                     self._executor = ThreadPoolExecutor(1, "decodekit-batcher")
@@ -364,9 +389,9 @@ class Batcher:
         self._waiters.wake(everyone=self._thread is None)
 
     @property
-    def _changed(self) -> threading.Condition:
-        """Guards the handles and what arrived; the batcher's own thread waits for it."""
-        return self._waiters.changed
+    def _lock(self) -> threading.RLock:
+        """Guards the handles and what arrived."""
+        return self._waiters.lock
 
     def _wait_or_step(self, ready: Callable[[], bool], timeout: float | None = None) -> None:
         """Advance the requests if no other thread does, else wait for it a while."""
@@ -394,21 +419,22 @@ class Batcher:
             with self._stepping:
                 advanced = self._advance()
             self.notify()
-            with self._changed:
+            with self._lock:
                 if self._closed and not self._handles:
                     return
                 if not advanced and not self._arrived and not any(one.ending for one in self._handles):
                     # Requests that wait or pause may come to the end of their time.
-                    self._changed.wait(_POLL_SECONDS if self._handles else None)
+                    self._waiters.changed.wait(_POLL_SECONDS if self._handles else None)
 
     def _end_all(self, error: BaseException) -> None:
         """Tell every request that the thread has ended, and take no more."""
         ended = RuntimeError(f"the batcher's thread was ended by {type(error).__name__}: {error}")
         ended.__cause__ = error
-        with self._changed:
+        with self._lock:
             self._closed = True
             handles, self._handles = self._handles, {}
             self._arrived.clear()
+            self._told.clear()
         self._table.clear()
         for handle in handles.values():
             handle.tell_streamer(ended)
@@ -418,18 +444,36 @@ class Batcher:
     def _advance(self) -> bool:
         """One step; whether anything was computed."""
         self._stepper = threading.get_ident()
-        with self._changed:
-            self._table.waiting.requests += self._arrived
-            self._arrived.clear()
         forwards = self._feeder.forwards
         self._timers.resume()
         try:
-            self._tell(self._table.end_due())
-            self._tell(self._stepped())
+            # What an exception has left.
+            self._tell()
+            with self._lock:
+                self._table.waiting.requests += self._arrived
+                self._arrived.clear()
+            self._collect(self._table.end_due)
+            self._tell()
+            self._collect(self._stepped)
+            self._tell()
         finally:
             self._timers.touch()
             self._stepper = None
         return self._feeder.forwards > forwards
+
+    def _collect(self, step: Callable[[], list[Told]]) -> None:
+        """Keep what *step* says of requests; an interrupt of it ends them all but those that it has not got."""
+        try:
+            self._told += step()
+        except BaseException as error:
+            # It may have come between any two lines, so nothing that the table has can go on.
+            self._table.clear()
+            ended = RuntimeError(f"the batcher was interrupted by {type(error).__name__}: {error}")
+            ended.__cause__ = error
+            with self._lock:
+                seen = [request for request in self._handles if request not in self._arrived]
+            self._told += [(request, ended) for request in seen]
+            raise
 
     def _stepped(self) -> list[Told]:
         try:
@@ -437,19 +481,24 @@ class Batcher:
         except Exception as error:
             return [(request, error) for request in self._table.clear()]
 
-    def _tell(self, told: list[Told]) -> None:
-        for request, news in told:
+    def _tell(self) -> None:
+        """Tell handles and their streamers what the table said; each once, whatever a streamer raises."""
+        while self._told:
+            request, news = self._told[0]
             handle = self._handles[request]
-            # Without the lock: a streamer may take its time.
-            handle.tell_streamer(news)
-            with self._changed:
-                if isinstance(news, Event):
-                    handle.add(news)
-                else:
-                    handle.fail(news)
-                if not isinstance(news, Event) or news.finish is not None:
-                    del self._handles[request]
-                    self._served += _counts(request.run.timers.statistics)
+            try:
+                # Without the lock: a streamer may take its time.
+                handle.tell_streamer(news)
+            finally:
+                with self._lock:
+                    self._told.popleft()
+                    if isinstance(news, Event):
+                        handle.add(news)
+                    else:
+                        handle.fail(news)
+                    if not isinstance(news, Event) or news.finish is not None:
+                        del self._handles[request]
+                        self._served += _counts(request.run.timers.statistics)
 
     def _rows(self, parts: Parts, prompts: Any) -> list[list[int]]:
         if not isinstance(parts, Parts):
@@ -492,7 +541,7 @@ class Batcher:
 
     def _queue(self, requests: list[BatchedRequest], handle: RequestHandle, block: bool) -> bool:
         """Queue *requests*, if there is room; whether there is, where the caller would *block*."""
-        with self._changed:
+        with self._lock:
             if self._closed:
                 raise RuntimeError("the batcher is closed: make a new one")
             rows = self.decoder.shape.batch_size
@@ -514,6 +563,18 @@ class Batcher:
             self._arrived += requests
             self._handles |= dict.fromkeys(requests, handle)
             return True
+
+
+_batchers: "weakref.WeakSet[Batcher]" = weakref.WeakSet()
+
+
+def _after_fork_in_child() -> None:
+    for batcher in list(_batchers):
+        batcher.after_fork_in_child()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork_in_child)
 
 
 def _end_unqueued(requests: list[BatchedRequest], handle: RequestHandle) -> None:

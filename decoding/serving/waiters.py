@@ -17,23 +17,35 @@ class Waiters:
     Not all: each thread that wakes to find nothing takes Python's lock from those that have work.
     """
 
-    changed: threading.Condition = attrs.field(factory=threading.Condition, init=False)
-    """Guards what they wait for; notified by each :meth:`wake`."""
+    lock: threading.RLock = attrs.field(factory=threading.RLock, init=False)
+    """
+    Guards what they wait for.
+
+    Entered itself, not by way of the condition, whose ``__enter__`` is a Python function: an interrupt there
+    may leave the lock locked.
+    """
+
+    changed: threading.Condition = attrs.field(init=False)
+    """Notified by each :meth:`wake`."""
 
     _ready: dict[Callable[[], None], Callable[[], bool]] = attrs.field(factory=dict, init=False)
     """What wakes each, and whether its wait is over."""
 
+    @changed.default
+    def _a_condition_of_the_lock(self) -> threading.Condition:
+        return threading.Condition(self.lock)
+
     def wait(self, ready: Callable[[], bool], seconds: float) -> None:
         """Return when *ready* is true at a :meth:`wake`, or after so many *seconds*."""
         woken = threading.Event()
-        with self.changed:
+        with self.lock:
             if ready():
                 return
             self._ready[woken.set] = ready
         try:
             woken.wait(seconds)
         finally:
-            with self.changed:
+            with self.lock:
                 del self._ready[woken.set]
 
     async def wait_in_task(self, ready: Callable[[], bool]) -> None:
@@ -41,19 +53,19 @@ class Waiters:
         loop = asyncio.get_running_loop()
         woken: asyncio.Future[None] = loop.create_future()
         wake = partial(_wake, loop, woken)
-        with self.changed:
+        with self.lock:
             if ready():
                 return
             self._ready[wake] = ready
         try:
             await woken
         finally:
-            with self.changed:
+            with self.lock:
                 del self._ready[wake]
 
     def wake(self, everyone: bool) -> None:
         """Wake those that are ready, or *everyone*."""
-        with self.changed:
+        with self.lock:
             self.changed.notify_all()
             for wake, ready in self._ready.items():
                 if everyone or ready():

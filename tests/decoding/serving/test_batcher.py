@@ -554,6 +554,50 @@ class TestIsolation:
                 batcher.submit(parts_of(), [1])
         assert isinstance(streamer.told[-1], RuntimeError)
 
+    def test_a_streamer_that_leaves_loses_nothing(self) -> None:
+        """Without a thread, its exception reaches the caller; every event is read afterwards, once."""
+
+        class Leaves(Collects):
+            def put_event(self, event: Event) -> None:
+                super().put_event(event)
+                raise KeyboardInterrupt
+
+        batcher, streamer = Batcher(scripted(2)), Leaves()
+        one = batcher.submit(parts_of(stop=MaxNewTokens(2)), [3], streamer=streamer)
+        other = batcher.submit(parts_of(stop=MaxNewTokens(1)), [5])
+        interrupts = 0
+        while not (one.done and other.done):
+            try:
+                batcher.step()
+            except KeyboardInterrupt:
+                interrupts += 1
+
+        assert (2, 2) == (interrupts, len([told for told in streamer.told if isinstance(told, Event)]))
+        assert alone([3], stop=MaxNewTokens(2)) == given(one)
+        assert alone([5], stop=MaxNewTokens(1)) == given(other)
+        batcher.close()
+
+    def test_an_interrupt_of_a_step(self) -> None:
+        """What had a row ends with an error, what had not begun goes on, and the batcher is of use."""
+        left = []
+
+        def leaves(logits: Tensor, history: History) -> Tensor:
+            if not left:
+                left.append(True)
+                raise KeyboardInterrupt
+            return logits
+
+        batcher = Batcher(scripted(1))
+        first = batcher.submit(parts_of(stop=self.STOP, processors=leaves), [3])
+        with pytest.raises(KeyboardInterrupt):
+            batcher.step()
+        later = batcher.submit(parts_of(stop=self.STOP), [5])
+
+        with pytest.raises(RuntimeError, match="the batcher was interrupted by KeyboardInterrupt"):
+            first.result(timeout=60)
+        assert alone([5], stop=self.STOP) == given(later)
+        batcher.close()
+
     @pytest.mark.parametrize("threaded", [True, False])
     def test_a_streamer_closes_the_batcher(self, threaded: bool) -> None:
         """It does not wait for its own thread."""
