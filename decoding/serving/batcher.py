@@ -462,7 +462,7 @@ class Batcher:
         return self._feeder.forwards > forwards
 
     def _collect(self, step: Callable[[], list[Told]]) -> None:
-        """Keep what *step* says of requests; an interrupt of it ends them all but those that it has not got."""
+        """Keep what *step* says of requests; an interrupt of it ends all that the table has."""
         try:
             self._told += step()
         except BaseException as error:
