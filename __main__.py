@@ -41,7 +41,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         status: int = options.command(options)
     except BrokenPipeError:
-        # Nobody reads on. What is still buffered goes nowhere, rather than into an error at exit.
+        # The reader has closed the pipe. What is still buffered is dropped, rather than an error at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
     except KeyboardInterrupt:

@@ -6,7 +6,7 @@ import attrs
 from attrs import validators
 
 from ..history import History
-from ..optional_protocols import AnyDecoder, MeasuresGap, NumbersRows, Seeded, StatefulSampler
+from ..optional_protocols import AnyDecoder, MeasuresGap, Seeded, StatefulSampler, numbered_from
 from ..prompts import as_rows
 from ..protocols import (
     DecoderShape,
@@ -218,7 +218,7 @@ def seed_of(parts: Parts) -> int:
 def begun_pipeline(parts: Parts, rows: int, prompt_number: int = 0) -> SamplingPipeline:
     """The chain and the sampler of one run over *rows* rows, whose prompts have numbers from that one on."""
     chain, sampler = parts.processors, begin_sampler(parts.sampler, rows)
-    numbered = chain.from_row(prompt_number) if isinstance(chain, NumbersRows) else chain
+    numbered = numbered_from(chain, prompt_number)
     return parts.pipeline.with_sampler(sampler) if numbered is chain else SamplingPipeline(numbered, sampler)
 
 

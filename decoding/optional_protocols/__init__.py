@@ -40,6 +40,7 @@ from .processors import (
     RowIndependent,
     ShiftInvariant,
     is_row_independent,
+    numbered_from,
     runs_foreign_code,
     stages_of,
 )
@@ -154,6 +155,7 @@ __all__ = [
     "is_bit_exact",
     "is_row_independent",
     "is_stateful",
+    "numbered_from",
     "offers_short_cuts",
     "reads_prompts",
     "reads_target_tokens",

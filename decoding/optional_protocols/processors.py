@@ -73,6 +73,11 @@ class NumbersRows(Protocol):
         """The processor of a batch that begins at row *first* of this one's; itself where they are equal."""
 
 
+def numbered_from(processors: Processor | None, first: int) -> Processor | None:
+    """*processors* for a batch that begins at row *first* of theirs; themselves where they are equal."""
+    return processors.from_row(first) if isinstance(processors, NumbersRows) else processors
+
+
 @runtime_checkable
 class CallsFunctions(Protocol):
     """A processor of ours that calls a function of its user's."""

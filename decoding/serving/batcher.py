@@ -353,11 +353,8 @@ class Batcher:
             "a batcher must be used in the process that made it: this one was forked while another thread "
             "advanced the requests"
         )
-        self._closed, self._thread, self._executor = True, None, None
-        handles, self._handles = self._handles, {}
-        self._arrived.clear()
-        self._told.clear()
-        for handle in handles.values():
+        self._thread = self._executor = None
+        for handle in self._given_up():
             handle.fail(lost)
 
     # What a handle asks for.
@@ -430,16 +427,21 @@ class Batcher:
         """Tell every request that the thread has ended, and take no more."""
         ended = RuntimeError(f"the batcher's thread was ended by {type(error).__name__}: {error}")
         ended.__cause__ = error
+        handles = self._given_up()
+        self._table.clear()
+        for handle in handles:
+            handle.tell_streamer(ended)
+            handle.fail(ended)
+        self.notify()
+
+    def _given_up(self) -> list[RequestHandle]:
+        """Take no more requests; the handle of each that has not ended, and will not be told by a step."""
         with self._lock:
             self._closed = True
             handles, self._handles = self._handles, {}
             self._arrived.clear()
             self._told.clear()
-        self._table.clear()
-        for handle in handles.values():
-            handle.tell_streamer(ended)
-            handle.fail(ended)
-        self.notify()
+        return list(handles.values())
 
     def _advance(self) -> bool:
         """One step; whether anything was computed."""

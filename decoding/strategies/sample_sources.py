@@ -9,7 +9,7 @@ from attrs import validators
 
 from ..engine.parts import Parts, prompt_rows, seed_of
 from ..generator import Generator
-from ..optional_protocols import NumbersRows
+from ..optional_protocols import numbered_from
 from ..results.events import Event
 from ..results.generation import Generation, collect
 from ..results.logprobs import Logprobs
@@ -112,7 +112,7 @@ class Batched:
     def _parts_from(self, row: int) -> Parts:
         """The parts of a request whose first row is row *row* of the call."""
         chain = self.parts.processors
-        numbered = chain.from_row(row) if isinstance(chain, NumbersRows) else chain
+        numbered = numbered_from(chain, row)
         return self.parts if numbered is chain else attrs.evolve(self.parts, processors=numbered)
 
     def samples(

@@ -114,8 +114,7 @@ class ChatCompletionRequest:
             raise InvalidRequestError("the body must be a JSON object")
         fields = attrs.fields_dict(cls)
         if unknown := sorted(body.keys() - fields.keys()):
-            name = unknown[0].encode(errors="replace").decode()
-            raise InvalidRequestError(f"'{name}' is not supported", name)
+            raise InvalidRequestError(f"'{unknown[0]}' is not supported", unknown[0])
         given = {name: value for name, value in body.items() if value is not None}
         for name, field in fields.items():
             if field.default is attrs.NOTHING and name not in given:

@@ -12,9 +12,13 @@ class InvalidRequestError(ValueError):
     """A request that cannot be served. *parameter* is the field at fault; None for the whole body."""
 
     def __init__(self, message: str, parameter: str | None = None) -> None:
-        # JSON may escape what UTF-8 has no bytes for, in a field's name too.
-        super().__init__(message.encode(errors="replace").decode())
-        self.parameter = parameter
+        super().__init__(_encodable(message))
+        self.parameter = None if parameter is None else _encodable(parameter)
+
+
+def _encodable(text: str) -> str:
+    """*text* without what UTF-8 has no bytes for, and JSON may escape, in a field's name too."""
+    return text.encode(errors="replace").decode()
 
 
 def rule(*rules: Validator) -> Validator:

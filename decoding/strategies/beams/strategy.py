@@ -14,7 +14,7 @@ from ...engine.end_tokens import AUTO, as_end_tokens, end_tokens, with_end_of_se
 from ...engine.exact_match_verification import ExactMatch
 from ...engine.parts import DEFAULT_NEW_TOKENS
 from ...engine.start_token import a_start_token, start_token
-from ...optional_protocols import NumbersRows, is_bit_exact, is_row_independent
+from ...optional_protocols import is_bit_exact, is_row_independent, numbered_from
 from ...prompts import as_rows
 from ...protocols import Decoder, Processor, StopCondition
 from ...results.events import Event, EventStream
@@ -224,9 +224,7 @@ class BeamStrategy(abc.ABC):
 
     def _pipeline_of(self, prompt: int) -> SamplingPipeline:
         """What processes the beams of the prompt of that number alone."""
-        if not isinstance(self.processors, NumbersRows):
-            return self._pipeline
-        own = self.processors.from_row(prompt)
+        own = numbered_from(self.processors, prompt)
         return self._pipeline if own is self.processors else SamplingPipeline(own, Greedy())
 
     def _text(self, prompt: list[int], one: Hypothesis) -> str:

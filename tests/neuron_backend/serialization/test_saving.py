@@ -61,7 +61,7 @@ def test_a_mount_point_is_refused(llama, tmp_path, monkeypatch):
 
 
 def test_a_folder_that_cannot_be_written_is_refused(llama, tmp_path, monkeypatch):
-    """Whoever runs it: root may write everywhere."""
+    """Whichever user runs the test: root may write everywhere."""
     monkeypatch.setattr(os, "access", lambda path, mode: Path(path) != tmp_path)
 
     with pytest.raises(ValueError, match=f"in a folder that can be written: got .*new in {tmp_path}"):

@@ -433,7 +433,7 @@ class TestOptions:
     def test_others_may_run_there(
         self, before: str | None, after: str, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        """The runtime's own default is to raise; what somebody has set stays."""
+        """The runtime's own default is to raise; what is set already stays."""
         monkeypatch.delenv(NO_FALLBACK, raising=False)
         if before is not None:
             monkeypatch.setenv(NO_FALLBACK, before)
