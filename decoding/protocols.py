@@ -254,6 +254,17 @@ class SpeculationStep:
     sum of :attr:`drafted`.
     """
 
+    delayed: int = 0
+    """
+    Without evidence: the number of other rows that the forward delayed, of other requests or in prefill.
+    """
+
+    catching_up: tuple[bool, ...] | None = None
+    """
+    Whether the drafter fed each of these rows' prompt, or tokens that it missed, and so may have drafted
+    nothing; :attr:`draft_seconds` are then not those of drafts. None if it caught up with no row.
+    """
+
 
 @runtime_checkable
 class DraftLength(Protocol):

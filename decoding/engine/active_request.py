@@ -32,6 +32,9 @@ class ActiveRequest:
     begun: bool = attrs.field(default=False, init=False)
     """Whether each of its rows has its first token; known where it drafts."""
 
+    drafted: bool = attrs.field(default=False, init=False)
+    """Whether its drafter has been asked for a draft."""
+
     failed: bool = attrs.field(default=False, init=False)
     """Whether one of its parts raised."""
 

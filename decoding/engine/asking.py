@@ -72,8 +72,8 @@ def ask(
     drafting = [question for question in questions if question[2].allowed]
     for group in _grouped(drafting, lambda question: id(question[1].drafter)):
         with timers.phase("draft"):
-            for (request, _, one), draft in _group_drafts(group, now, alone, most, failed):
-                asked[id(request)] = attrs.evolve(one, draft=draft)
+            for (request, _, _), answer in _group_drafts(group, now, alone, most, failed):
+                asked[id(request)], request.drafted = answer, True
     return [asked.get(id(request)) for request in requests]
 
 
@@ -152,14 +152,14 @@ def _questions(
 ) -> list[Question]:
     """What requests that share a draft length policy ask for: it decides once, for all of their rows."""
     own = sum(len(one.rows) for one in group)
+    # Other rows would wait for a longer forward too, the prefill of newcomers included.
+    delayed = active - own
     said = [one.outlook for one in group if one.outlook is not None]
     evidence: tuple[int, ...] | None = None
     if len(said) == len(group):
-        # Other rows would wait for a longer forward too, the prefill of newcomers included.
-        idle = (0,) * (active - own)
-        evidence = tuple(each for outlook in said for each in outlook.evidence) + idle
+        evidence = tuple(each for outlook in said for each in outlook.evidence) + (0,) * delayed
     try:
-        lengths = iter(group[0].drafting.lengths(own, evidence))
+        lengths = iter(group[0].drafting.lengths(own, delayed, evidence))
     except Exception as error:
         for one in group:
             failed(one.request, error)
@@ -195,8 +195,8 @@ def _group_drafts(
     alone: bool,
     most: int | None,
     failed: Callable[[ActiveRequest, Exception], None],
-) -> list[tuple[Question, Draft]]:
-    """The drafts of requests that share a drafter, without those whose parts raised."""
+) -> list[tuple[Question, Asked]]:
+    """The answers to requests that share a drafter, without those whose parts raised."""
     while group:
         try:
             return list(zip(group, _proposed(group, now, alone, most), strict=True))
@@ -212,18 +212,24 @@ def _group_drafts(
     return []
 
 
-def _proposed(group: Sequence[Question], now: History, alone: bool, most: int | None) -> list[Draft]:
-    """The drafts of requests that share a drafter, as they fit."""
+def _proposed(group: Sequence[Question], now: History, alone: bool, most: int | None) -> list[Asked]:
+    """What requests that share a drafter asked for, with their drafts as they fit."""
     drafting = group[0][1]
     drafter, vocab = drafting.drafter, drafting.shape.vocab_size
     budget = _budget(group, now)
     # A copy, so that a drafter cannot change the loop's lengths.
     shown = now.at(now.length.clone())
-    if most is not None and drafting.catches_up:
-        behind = cast(CatchesUp, drafter).catch_up(shown, budget > 0, most)
-        budget = torch.where(behind > most, 0, budget)
+    late = torch.zeros(len(budget), dtype=torch.bool)
+    if drafting.catches_up and most is not None:
+        late = cast(CatchesUp, drafter).catch_up(shown, budget > 0, most) > most
+        budget = torch.where(late, 0, budget)
+    elif drafting.catches_up:
+        # The first proposal feeds the whole prompt.
+        for request, _, _ in group:
+            late[request.rows] = not request.drafted
+    answers = [attrs.evolve(one, catching_up=_caught_up(request, one, late)) for request, _, one in group]
     if not budget.any():
-        return [one.draft for _, _, one in group]
+        return answers
     sample, goes_on = _sampling(group, now, alone, vocab), _ending(group, alone)
     if goes_on is None:
         draft = drafter.propose(shown, budget, sample)
@@ -231,10 +237,19 @@ def _proposed(group: Sequence[Question], now: History, alone: bool, most: int | 
         draft = cast(DraftsWhile, drafter).propose_while(shown, budget, sample, goes_on)
     check_draft(draft, len(budget), vocab)
     if alone:
-        return [drafting.fitted(draft, budget)]
+        return [attrs.evolve(answers[0], draft=drafting.fitted(draft, budget))]
     if draft.parents is not None:
         raise ValueError(f"requests that share a decoder take no trees: got one from {drafter!r}")
-    return [own.fitted(_rows(draft, request.rows), budget[request.rows]) for request, own, _ in group]
+    return [
+        attrs.evolve(answer, draft=own.fitted(_rows(draft, request.rows), budget[request.rows]))
+        for (request, own, _), answer in zip(group, answers, strict=True)
+    ]
+
+
+def _caught_up(request: ActiveRequest, asked: Asked, late: Tensor) -> tuple[bool, ...] | None:
+    """Whether the drafter caught up with each row of *asked*, given all rows' *late*; None if with none."""
+    own = late[request.rows].tolist()
+    return tuple(own[row] for row in asked.rows) if any(own) else None
 
 
 def _budget(group: Sequence[Question], now: History) -> Tensor:

@@ -15,6 +15,7 @@ from ..optional_protocols import (
     ForeseesTokens,
     GivesEvidence,
     PausesDrafts,
+    WeighsDelays,
     WeighsEvidence,
     compares_scores,
     takes_trees,
@@ -43,6 +44,9 @@ class Asked:
     outlook: Outlook | None = None
     """What the drafter says of drafts for *rows*; None if the length does not depend on it."""
 
+    catching_up: tuple[bool, ...] | None = None
+    """Whether the drafter caught up with each of *rows*; None if with none."""
+
     @property
     def allowed(self) -> int:
         """The longest draft that was asked for."""
@@ -68,6 +72,9 @@ class Drafting:
     _takes_trees: bool = attrs.field(init=False, repr=False)
     _compares_scores: bool = attrs.field(init=False, repr=False)
 
+    weighs_delays: bool = attrs.field(init=False, repr=False)
+    """Whether the draft length depends on the rows that wait for the forward."""
+
     pauses: bool = attrs.field(init=False, repr=False)
     """Whether the draft length does without evidence for some steps."""
 
@@ -91,6 +98,10 @@ class Drafting:
     def _resolve_comparison(self) -> bool:
         return compares_scores(self.verification)
 
+    @weighs_delays.default
+    def _resolve_delays(self) -> bool:
+        return isinstance(self.length, WeighsDelays)
+
     @pauses.default
     def _resolve_pauses(self) -> bool:
         return isinstance(self.length, PausesDrafts)
@@ -111,14 +122,16 @@ class Drafting:
     def _resolve_endings(self) -> bool:
         return isinstance(self.length, EndsDrafts)
 
-    def lengths(self, rows: int, evidence: tuple[int, ...] | None = None) -> list[int]:
+    def lengths(self, rows: int, delayed: int, evidence: tuple[int, ...] | None = None) -> list[int]:
         """
         The draft length for each of *rows* rows.
 
         Args:
             rows: Those that may draft.
 
-            evidence: Of their drafts, and behind these of other rows; None if no length depends on it.
+            delayed: The number of other rows that wait for the same forward.
+
+            evidence: Of the drafts of *rows*, then 0 for each other row; None if no length depends on it.
 
         Raises:
             ValueError: The policy's answer is not a length for each row.
@@ -127,7 +140,12 @@ class Drafting:
             return [self.length] * rows
         most = self.length.most
         if evidence is None:
-            return [self._checked(self.length(rows), most)] * rows
+            length = (
+                cast(WeighsDelays, self.length).length_beside(rows, delayed)
+                if self.weighs_delays
+                else self.length(rows)
+            )
+            return [self._checked(length, most)] * rows
         said = cast(WeighsEvidence, self.length).weigh(evidence)
         if not isinstance(said, Sequence) or len(said) != len(evidence):
             raise ValueError(
@@ -190,6 +208,7 @@ class StepOutcome:
     accepted: list[int] = attrs.field(factory=list)
     evidence: list[int] | None = None
     foreseen: list[bool] | None = None
+    catching_up: list[bool] = attrs.field(factory=list)
 
     def add(self, asked: Asked, accepted: Sequence[int], outputs: Sequence[StepOutput]) -> None:
         """
@@ -206,6 +225,7 @@ class StepOutcome:
         self.allowed = max(self.allowed, asked.allowed)
         self.drafted += [ahead[row] for row in asked.rows]
         self.accepted += [accepted[row] for row in asked.rows]
+        self.catching_up += asked.catching_up or (False,) * len(asked.rows)
         if asked.outlook is None:
             return
         self.evidence = [*(self.evidence or []), *asked.outlook.evidence]
@@ -233,9 +253,17 @@ class StepOutcome:
                 foreseen=foreseen,
                 longest=longest,
                 total=total,
+                delayed=self.bystanders if self.evidence is None else 0,
+                catching_up=self._caught_up(),
                 **seconds,
             )
         )
+
+    def _caught_up(self) -> tuple[bool, ...] | None:
+        if not any(self.catching_up):
+            return None
+        idle = (False,) * (0 if self.evidence is None else self.bystanders)
+        return (*self.catching_up, *idle)
 
 
 def no_draft(rows: int) -> Draft:

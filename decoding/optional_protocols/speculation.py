@@ -20,6 +20,24 @@ class PreparesLength(Protocol):
 
 
 @runtime_checkable
+class WeighsDelays(Protocol):
+    """A draft length that weighs the rows that a longer forward delays without drafting for them."""
+
+    def length_beside(self, rows: int, delayed: int) -> int:
+        """
+        The draft length of each of *rows* rows in the next step.
+
+        Asked in place of a call with *rows* alone where the drafter gives no evidence.
+
+        Args:
+            rows: Those that may draft.
+
+            delayed: The number of other rows that wait for the same forward, of other requests or in prefill.
+        """
+        ...
+
+
+@runtime_checkable
 class WeighsEvidence(Protocol):
     """A draft length that decides by the evidence for the drafts, where the drafter gives some."""
 

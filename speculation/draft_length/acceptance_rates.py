@@ -41,7 +41,12 @@ class AcceptanceRates:
         keep = 1 - 1 / self.memory
         for counts in (self._accepted, self._verified, self._drafted, self._requested):
             counts[:] = [keep * count for count in counts]
-        for drafted, accepted in zip(outcome.drafted, outcome.accepted, strict=True):
+        catching_up = outcome.catching_up or (False,) * len(outcome.drafted)
+        rows = zip(outcome.drafted, outcome.accepted, catching_up, strict=True)
+        for drafted, accepted, late in rows:
+            if late and not drafted:
+                # Its next draft need not be empty.
+                continue
             # The first missing token was requested, and the first rejected one was verified.
             for i in range(min(drafted + 1, outcome.allowed, self.most)):
                 self._requested[i] += 1

@@ -1,7 +1,7 @@
 """Adaptive draft length."""
 
 import threading
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import attrs
@@ -133,17 +133,20 @@ class AdaptiveLength:
 
     def __call__(self, rows: int) -> int:
         """Maximum draft length of each of *rows* rows in the next speculation step."""
+        return self.length_beside(rows, 0)
+
+    def length_beside(self, rows: int, delayed: int) -> int:
+        """The same, where *delayed* other rows wait for the forward without a draft."""
         with self._lock:
             if 0 < self._gap < self._wait:
                 # No new information about drafts since plain decoding was found best.
                 return 0
-            speeds = self._tokens_per_second(rows)
+            speeds = self._tokens_per_second(rows, delayed)
             best = max(filter(self._affordable, range(self.most + 1)), key=speeds.__getitem__)
             if best or not self.most or self._gap < self._wait:
                 return best
-            attempt = max(range(1, self.most + 1), key=speeds.__getitem__)
-            price = self._price(attempt) - self._seconds.doubt(attempt) / self._seconds.verify(0)
-            return attempt if price <= self._savings else 0
+            attempt = max(self._trials(rows, delayed), key=speeds.__getitem__, default=0)
+            return attempt if self._least_price(attempt) <= self._savings else 0
 
     def wants_evidence(self) -> bool:
         """Whether evidence is to be weighed in the next step; not if none is expected to pay in it."""
@@ -172,15 +175,22 @@ class AdaptiveLength:
                 self._wait = self._next_wait(outcome)
             self._gap = 0 if outcome.allowed else self._gap + 1
 
-    def tokens_per_second(self, rows: int = 1) -> list[float]:
-        """Expected tokens per second of all *rows* rows together, at draft lengths 0, 1, ..., *most*."""
+    def tokens_per_second(self, rows: int = 1, delayed: int = 0) -> list[float]:
+        """
+        Expected tokens per second of all rows together, at draft lengths 0, 1, ..., *most*.
+
+        Args:
+            rows: Those that may draft.
+
+            delayed: Others in the same forwards.
+        """
         with self._lock:
-            return self._tokens_per_second(rows)
+            return self._tokens_per_second(rows, delayed)
 
     def __str__(self) -> str:
         """Learned rates and times as a table."""
         with self._lock:
-            speeds, acceptance = self._tokens_per_second(1), self._rates.acceptance()
+            speeds, acceptance = self._tokens_per_second(1, 0), self._rates.acceptance()
             lines = [f"draft lengths 0 to {self.most}, now best {speeds.index(max(speeds))}"]
             lines += [str(self._seconds), "draft  accept  tokens/s"]
             lines += [
@@ -189,10 +199,10 @@ class AdaptiveLength:
             ]
             return "\n".join(lines)
 
-    def _tokens_per_second(self, rows: int) -> list[float]:
+    def _tokens_per_second(self, rows: int, delayed: int) -> list[float]:
         plain, acceptance = self._seconds.verify(0), self._rates.acceptance()
         draft_rates = self._rates.draft_rates()
-        speeds = [rows / plain]
+        speeds = [(rows + delayed) / plain]
         tokens, all_accepted, reached, longest, ended = 1.0, 1.0, 1.0, 1.0, 0.0
         before = self._step_seconds(0)
         for k in range(1, self.most + 1):
@@ -203,7 +213,7 @@ class AdaptiveLength:
             longer = 1 - (1 - reached) ** rows
             ended += (longest - longer) * before
             longest, before = longer, self._step_seconds(k)
-            speeds.append(rows * tokens / (ended + longest * before))
+            speeds.append((rows * tokens + delayed) / (ended + longest * before))
         return speeds
 
     def _step_seconds(self, length: int) -> float:
@@ -214,6 +224,23 @@ class AdaptiveLength:
         """Extra time of such a step over plain decoding, in steps of plain decoding."""
         seconds = self._step_seconds(length) + (self._seconds.catch_up() if self._gap else 0.0)
         return seconds / self._seconds.verify(0) - 1
+
+    def _trials(self, rows: int, delayed: int) -> Iterator[int]:
+        """The lengths that a trial may have: those that can be saved for."""
+        for length in range(1, self.most + 1):
+            price = self._least_price(length)
+            # Where only these rows wait, a trial is also the way to learn that the price has fallen.
+            could_pay = not delayed or rows * length > price * (rows + delayed)
+            if price <= self._most_savings() and could_pay:
+                yield length
+
+    def _least_price(self, length: int) -> float:
+        """The same, as low as it may be (:meth:`.StepSeconds.doubt`)."""
+        return self._price(length) - self._seconds.doubt(length) / self._seconds.verify(0)
+
+    def _most_savings(self) -> float:
+        """Limit of the savings: the shortest draft is affordable at some time."""
+        return max(self.allowance / 4, self._price(1))
 
     def _affordable(self, length: int) -> bool:
         if not length:
@@ -226,7 +253,7 @@ class AdaptiveLength:
         price = gain = 0.0
         if outcome.allowed:
             price = self._price(max(outcome.drafted))
-            gain = sum(outcome.accepted) / len(outcome.accepted)
+            gain = sum(outcome.accepted) / (len(outcome.accepted) + outcome.delayed)
         net = gain - price
         if self._gap and net < 0:
             # A trial's loss comes out of the savings, not out of the allowance.
@@ -235,11 +262,11 @@ class AdaptiveLength:
             self._stake = min(self._stake + net, self.allowance)
         self._savings += self.share * (1 + price)
         if self._savings > self.allowance / 4:
-            # Save until a trial is affordable.
-            self._savings = min(self._savings, max(self.allowance / 4, self._price(1)))
+            self._savings = min(self._savings, self._most_savings())
 
     def _next_wait(self, outcome: SpeculationStep) -> int:
-        if any(outcome.accepted) and any(k > self._price(k) for k in range(1, self.most + 1)):
+        share = len(outcome.drafted) / (len(outcome.drafted) + outcome.delayed)
+        if any(outcome.accepted) and any(share * k > self._price(k) for k in range(1, self.most + 1)):
             # A draft could pay off: try again immediately.
             return 0
         if not any(outcome.drafted):

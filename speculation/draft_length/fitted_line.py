@@ -28,6 +28,11 @@ class FittedLine:
         """The line at *x*."""
         return self.intercept + self.slope * x
 
+    @property
+    def known(self) -> bool:
+        """Whether a measurement other than zero was added."""
+        return bool(self.slope or self.intercept)
+
     def learn(self, x: float, y: float) -> None:
         """Add a measurement."""
         keep, weight = 0.9, 1 / max(x, 1.0) ** 2

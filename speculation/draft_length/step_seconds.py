@@ -195,8 +195,7 @@ class StepSeconds:
 
     def draft(self, length: int) -> float:
         """Seconds of drafting *length* tokens."""
-        known = self._draft.slope or self._draft.intercept
-        return self._draft(length) if known else _DRAFT_TOKEN_PRICE * self.verify(0) * length
+        return self._draft(length) if self._draft.known else _DRAFT_TOKEN_PRICE * self.verify(0) * length
 
     def evidence_prices(self, most: int) -> list[Price]:
         """
@@ -250,6 +249,9 @@ class StepSeconds:
         if outcome.allowed or self._plain_steps >= _RENEWED:
             self._prices = []
         if not outcome.allowed:
+            return
+        if outcome.catching_up and not gap and self._catch_up is not None and self._draft.known:
+            # A prompt's prefill is no draft.
             return
         late = outcome.draft_seconds - self.draft(length)
         if (gap or self._catch_up is None) and late > 0:

@@ -1,6 +1,7 @@
 """Requests of one table that share a draft length policy."""
 
 from collections.abc import Sequence
+from itertools import groupby
 from typing import Any
 
 import attrs
@@ -8,7 +9,7 @@ import pytest
 import torch
 
 from decodekit.decoding import Batcher, Generator, MaxNewTokens, SpeculationStep
-from decodekit.speculation import PromptLookup
+from decodekit.speculation import DraftModel, PromptLookup
 from decodekit.testing import ScriptedDecoder, last_token
 
 # Tokens repeat after four.
@@ -63,6 +64,55 @@ class TestAsk:
 
         assert [2, 2] == policy.asked
         assert [((2, 2), (2, 2))] * 2 == [(one.drafted, one.accepted) for one in policy.heard]
+
+    def test_delayed_rows_are_counted(self) -> None:
+        """Without evidence too, for a policy that weighs them."""
+
+        @attrs.define(eq=False)
+        class Beside(Policy):
+            def length_beside(self, rows: int, delayed: int) -> int:
+                self.asked.append((rows, delayed))
+                return self.most
+
+        policy = Beside()
+        serve(policy, policy, plain=1)
+
+        assert (2, 1) == policy.asked[0]
+        assert ((2, 2), 1) == (policy.heard[0].drafted, policy.heard[0].delayed)
+
+    def test_prefill_of_a_drafter_is_told(self) -> None:
+        """A newcomer's prompt is fed to the draft model by parts, in which steps it has no draft."""
+        target, draft = (
+            ScriptedDecoder(CYCLE, 2, widths=(1, 4), scored_width=4, line=last_token) for _ in range(2)
+        )
+        policy = Policy()
+        generator = Generator(
+            target, drafter=DraftModel(draft), num_draft_tokens=policy, stop=MaxNewTokens(40)
+        )
+        batcher = Batcher(target, prefill_width=4)
+        first = batcher.submit(generator.parts, [0, 1, 2, 3])
+        next(iter(first))
+        second = batcher.submit(generator.parts, [0, 1, 2, 3] * 8)
+        first.result()
+        second.result()
+        late = [one for one in policy.heard if one.catching_up == (False, True)]
+
+        assert late
+        assert {(2, 0)} == {one.drafted for one in late}
+        assert all(all(one.drafted) for one in policy.heard if one.catching_up is None)
+
+    def test_the_first_draft_of_a_lone_request_is_told(self) -> None:
+        """The draft model is fed the whole prompt in it."""
+        target, draft = (
+            ScriptedDecoder(CYCLE, widths=(1, 4), scored_width=4, line=last_token) for _ in range(2)
+        )
+        policy = Policy()
+        parts = {"drafter": DraftModel(draft), "num_draft_tokens": policy, "stop": MaxNewTokens(12)}
+        generator = Generator(target, **parts)
+        generator([0, 1, 2, 3] * 3)
+        generator([3, 2, 1, 0] * 3)
+
+        assert [(True,), None] * 2 == [key for key, _ in groupby(one.catching_up for one in policy.heard)]
 
     def test_policies_of_their_own_are_asked_each(self) -> None:
         """For their own rows, and told how long the longest draft of the step was."""

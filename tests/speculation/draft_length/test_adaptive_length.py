@@ -463,6 +463,61 @@ class TestWhatItLearns:
         assert before[1] < before[0]
         assert after[1] > after[0]
 
+    def test_delayed_rows_pay_for_longer_forwards(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """Drafts of one row pay alone, and not where seven others wait for each verification."""
+        policy = World(always(0.9), {1: 1.0, 9: 1.5}).policy(monkeypatch)
+        for _ in range(40):
+            policy.learn(SpeculationStep(8, (8,), (5,), 0.8 * UNIT, 1.5 * UNIT, 0.0))
+        speeds = policy.tokens_per_second(1, delayed=7)
+
+        assert policy(1) > 0 == policy.length_beside(1, 7)
+        assert speeds[0] == max(speeds) == pytest.approx(8 / UNIT, rel=0.01)
+
+    def test_what_delayed_rows_lose_is_accounted_for(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """The same step loses more of the allowance where other rows were delayed by it."""
+        world, balances = World(always(0.9), {1: 1.0, 9: 1.5}), list[float]()
+        for delayed in (0, 7):
+            policy = world.policy(monkeypatch)
+            for _ in range(3):
+                step = SpeculationStep(8, (8,), (1,), 0.8 * UNIT, 1.5 * UNIT, 0.0, delayed=delayed)
+                policy.learn(step)
+            balances.append(policy._stake)
+
+        assert pytest.approx(balances[0] - 3 * (1 - 1 / 8), abs=0.3) == balances[1]
+
+    def test_a_trial_is_one_that_can_be_paid(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """The longest draft promises most, but costs more than is ever saved: a shorter one is tried."""
+        world = World(always(0.0), {1: 1.0, 2: 1.2, 9: 5.0})
+        policy = world.policy(monkeypatch, expected=0.95)
+        for _ in range(20):
+            policy.learn(SpeculationStep(8, (8,), (0,), 0.8 * UNIT, 5 * UNIT, 0.0))
+        lengths = world.run(policy, 2000, 3)[1]
+        policy._rates = attrs.evolve(policy._rates, expected=1.0)
+        speeds = policy.tokens_per_second()
+        tried = world.run(policy, 2000, 4)[1]
+
+        assert 8 == max(range(1, 9), key=speeds.__getitem__)
+        assert any(lengths)
+        assert {0, 1} == set(tried)
+
+    def test_empty_drafts_of_a_prompt_in_prefill_are_not_counted(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """The drafter catches up with a newcomer: neither rates nor times of drafts are learned from it."""
+        policies = [WORLDS["good"].policy(monkeypatch) for _ in range(2)]
+        for policy in policies:
+            for _ in range(10):
+                policy.learn(SpeculationStep(4, (4, 4), (4, 4), 0.4 * UNIT, UNIT, 0.0))
+        for _ in range(10):
+            policies[1].learn(
+                SpeculationStep(4, (4, 0), (4, 0), 9 * UNIT, UNIT, 0.0, catching_up=(False, True))
+            )
+        rates = [policy._rates.draft_rates() for policy in policies]
+        speeds = [policy.tokens_per_second(2) for policy in policies]
+
+        assert all(after >= before for before, after in zip(*rates, strict=True))
+        assert pytest.approx(speeds[0], rel=0.1) == speeds[1]
+
     @pytest.mark.parametrize("rate", [0.3, 0.6, 0.9])
     def test_more_expensive_tokens_and_columns_never_lengthen_drafts(
         self, rate: float, monkeypatch: pytest.MonkeyPatch
