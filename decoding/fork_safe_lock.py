@@ -1,10 +1,8 @@
 """Locks of caches, which a forked process can use whatever other threads of its parent were doing."""
 
-import os
 import threading
-import weakref
 
-_locks: "weakref.WeakSet[threading.Lock]" = weakref.WeakSet()
+from .after_fork import told_after_fork
 
 
 def fork_safe_lock() -> threading.Lock:
@@ -19,11 +17,9 @@ def fork_safe_lock() -> threading.Lock:
     return lock
 
 
-def _after_fork_in_child() -> None:
-    for lock in _locks:
-        if lock.locked():
-            lock.release()
+def _free(lock: threading.Lock) -> None:
+    if lock.locked():
+        lock.release()
 
 
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_after_fork_in_child)
+_locks = told_after_fork(_free)

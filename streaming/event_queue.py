@@ -2,10 +2,8 @@
 
 import asyncio
 import contextlib
-import os
 import threading
 import time
-import weakref
 from collections import deque
 from collections.abc import Callable, Sequence
 from itertools import chain
@@ -14,6 +12,7 @@ from typing import Any, Literal, TypeAlias
 import attrs
 from attrs import validators
 
+from ..decoding.after_fork import told_after_fork
 from ..decoding.results.events import Event
 from ..decoding.results.streamers import ClosedError
 from ..decoding.validation import a_whole_number
@@ -294,16 +293,7 @@ class EventQueue:
                 waiter.get_loop().call_soon_threadsafe(_wake, waiter)
 
 
-_queues: "weakref.WeakSet[EventQueue]" = weakref.WeakSet()
-
-
-def _after_fork_in_child() -> None:
-    for queue in list(_queues):
-        queue.after_fork_in_child()
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_after_fork_in_child)
+_queues = told_after_fork(EventQueue.after_fork_in_child)
 
 
 def _wake(waiter: "asyncio.Future[None]") -> None:

@@ -22,10 +22,7 @@ FOREIGN = {
         "decode",
     },  # whatever is given for a tokenizer
     # What some systems do not have
-    "decoding/cache/slots.py": {"register_at_fork"},
-    "decoding/fork_safe_lock.py": {"register_at_fork"},
-    "decoding/serving/batcher.py": {"register_at_fork"},
-    "streaming/event_queue.py": {"register_at_fork"},
+    "decoding/after_fork.py": {"register_at_fork"},
     "decoding/user_cache.py": {"geteuid"},
     "neuron_backend/large_pages.py": {"MADV_HUGEPAGE"},
     "neuron_backend/serialization/replaced_folder.py": {"AttributeError"},

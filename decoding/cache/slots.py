@@ -1,7 +1,6 @@
 """Feeding a decoder: only the tokens that are not in its KV cache."""
 
 import bisect
-import os
 import threading
 import time
 import weakref
@@ -14,6 +13,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from ..after_fork import call_after_fork
 from ..forward_checks import require_decoder
 from ..history import History
 from ..optional_protocols import (
@@ -641,8 +641,7 @@ def _after_fork_in_child() -> None:
             slots.lock = LostLock()
 
 
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_after_fork_in_child)
+call_after_fork(_after_fork_in_child)
 
 
 def _smallest(widths: Sequence[int], columns: int) -> int:

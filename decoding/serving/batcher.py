@@ -3,7 +3,6 @@
 import asyncio
 import logging
 import math
-import os
 import threading
 import time
 import weakref
@@ -16,6 +15,7 @@ from typing import Any, Self
 import attrs
 from attrs import validators
 
+from ..after_fork import told_after_fork
 from ..cache.slots import feeder_of
 from ..engine.compatibility import check_decoder
 from ..engine.parts import Parts, check_fit, prompt_rows, seed_of
@@ -567,16 +567,7 @@ class Batcher:
             return True
 
 
-_batchers: "weakref.WeakSet[Batcher]" = weakref.WeakSet()
-
-
-def _after_fork_in_child() -> None:
-    for batcher in list(_batchers):
-        batcher.after_fork_in_child()
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_after_fork_in_child)
+_batchers = told_after_fork(Batcher.after_fork_in_child)
 
 
 def _end_unqueued(requests: list[BatchedRequest], handle: RequestHandle) -> None:
