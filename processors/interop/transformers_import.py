@@ -74,6 +74,11 @@ class FromTransformers(Composable):
     processor: Callable[[Tensor, Tensor], Tensor] = attrs.field(validator=_check)
     """The wrapped callable."""
 
+    @property
+    def row_independent(self) -> bool:
+        """True: it is called with a column's prefix and scores alone."""
+        return True
+
     def __call__(self, logits: Tensor, history: History) -> Tensor:
         """Process ``[batch, width, vocab]`` logits, which are not modified, a column at a time."""
         batch, width, _ = logits.shape
