@@ -7,6 +7,7 @@ from typing import Any, ClassVar, TypeAlias
 import attrs
 from torch import Tensor
 
+from ..divisor import divisor
 from ..validation import as_list, as_real, one_real
 
 Combine: TypeAlias = Callable[[Sequence[Tensor]], Tensor]
@@ -132,7 +133,10 @@ class Contrast:
         """The difference of the log-probabilities, ``-inf`` where the expert finds a token implausible."""
         if len(logits) != 2:
             raise ValueError(f"a contrast takes 2 decoders, an expert and an amateur: got {len(logits)}")
-        expert, amateur = logits[0].log_softmax(dim=-1), (logits[1] / self.temperature).log_softmax(dim=-1)
+        expert, amateur = (
+            logits[0].log_softmax(dim=-1),
+            (logits[1] / divisor(self.temperature)).log_softmax(dim=-1),
+        )
         least = expert.amax(dim=-1, keepdim=True) + (math.log(self.alpha) if self.alpha else -math.inf)
         # Not >=, so that NaN stays.
         implausible = (expert < least) | (expert == -math.inf)

@@ -11,7 +11,6 @@ from ...decoding.history import History
 from ...decoding.sampling.compiled.operation import Kind, Operation
 from ...decoding.sampling.few_tokens import Cell, Few
 from ...decoding.sampling.short_cuts import register
-from ..parameter import per_row
 from ..scaling.temperature import Temperature
 
 
@@ -23,7 +22,7 @@ class FastTemperature:
 
     def into(self, logits: Tensor, history: History, out: Tensor) -> Tensor:
         """See :class:`~decodekit.decoding.sampling.short_cuts.WritesInto`."""
-        return torch.div(logits, per_row("temperature", self.stage.temperature, logits), out=out)
+        return torch.div(logits, self.stage.divisor(logits), out=out)
 
     @property
     def takes_few(self) -> bool:

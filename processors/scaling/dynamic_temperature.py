@@ -6,12 +6,14 @@ import attrs
 import torch
 from torch import Tensor
 
+from ...decoding.divisor import divisor
 from ...decoding.history import History
 from ..chain import Composable
 from ..numerics.likelihood import entropy, relative
 from ..parameter import FLOAT32, as_reals, is_scalar, per_row, real
 
-_positive = real(f"> 0, at least {FLOAT32.tiny:.3g}", lambda value: value >= FLOAT32.tiny)
+_positive = real("> 0", lambda value: value > 0)
+_normal = real(f"> 0, at least {FLOAT32.tiny:.3g}", lambda value: value >= FLOAT32.tiny)
 
 
 @attrs.frozen(eq=False)
@@ -38,7 +40,7 @@ class DynamicTemperature(Composable):
     high: float | Tensor = attrs.field(converter=as_reals, validator=_positive)
     """Temperature of a uniform distribution. One for all rows, or ``[batch]``."""
 
-    exponent: float | Tensor = attrs.field(default=1.0, converter=as_reals, validator=_positive)
+    exponent: float | Tensor = attrs.field(default=1.0, converter=as_reals, validator=_normal)
     """Above 1 the temperature stays low longer. One for all rows, or ``[batch]``."""
 
     @property
@@ -59,6 +61,6 @@ class DynamicTemperature(Composable):
         risen = (per_row("exponent", self.exponent, total) * uncertainty.log()).exp()
         # With one token, H and H_max are 0.
         temperature = torch.where(left > 1, low + (high - low) * risen, 1.0)
-        scaled = logits / temperature.to(logits.dtype)
+        scaled = logits / divisor(temperature).to(logits.dtype)
         # An infinite logit has no entropy; what was removed stays removed.
         return torch.where(logits > -torch.inf, scaled, logits)

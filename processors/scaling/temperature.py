@@ -6,9 +6,10 @@ import attrs
 import torch
 from torch import Tensor
 
+from ...decoding.divisor import divisor
 from ...decoding.history import History
 from ..chain import Composable
-from ..parameter import FLOAT32, as_reals, is_scalar, per_row, real
+from ..parameter import as_reals, is_scalar, per_row, real
 
 
 @attrs.frozen(eq=False)
@@ -17,7 +18,8 @@ class Temperature(Composable):
     Divide the logits by a temperature.
 
     Below 1 sharpens the distribution, above 1 flattens it. Typically 0.2-1.5; no-op at 1. For
-    temperature 0 use the sampler ``Greedy()``.
+    temperature 0 use the sampler ``Greedy()``. Temperatures below 1e-20 act as 1e-20
+    (:data:`~decodekit.decoding.divisor.SMALLEST_DIVISOR`), which leaves the maximum.
 
     Ackley, Hinton and Sejnowski, 1985, `A Learning Algorithm for Boltzmann Machines
     <https://doi.org/10.1207/s15516709cog0901_7>`_.
@@ -29,11 +31,7 @@ class Temperature(Composable):
 
     temperature: float | Tensor = attrs.field(
         converter=as_reals,
-        # Anything smaller is 0 in float32, and 0 / 0 is NaN.
-        validator=real(
-            f"> 0, at least {FLOAT32.tiny:.3g} (for the likeliest token use Greedy())",
-            lambda temperature: temperature >= FLOAT32.tiny,
-        ),
+        validator=real("> 0 (for the likeliest token use Greedy())", lambda temperature: temperature > 0),
     )
     """One for all rows, or ``[batch]``."""
 
@@ -46,4 +44,8 @@ class Temperature(Composable):
         """Scale ``[batch, width, vocab]`` logits, which are not modified."""
         if is_scalar(self.temperature, 1.0):
             return logits
-        return logits / per_row("temperature", self.temperature, logits)
+        return logits / self.divisor(logits)
+
+    def divisor(self, logits: Tensor) -> float | Tensor:
+        """What *logits* ``[batch, width, vocab]`` are divided by, one number or ``[batch, 1, 1]``."""
+        return divisor(per_row("temperature", self.temperature, logits))
