@@ -1,7 +1,7 @@
 """The tokens of a tokenizer by their bytes."""
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any
 
 import attrs
@@ -35,6 +35,12 @@ class PieceIndex:
         for index, data in bytes_of.items():
             ids[data] = (*ids.get(data, ()), index)
         return cls(bytes_of, max(map(len, ids), default=0), ids, sorted(ids))
+
+    def without(self, ids: Collection[int]) -> "PieceIndex":
+        """The index without the tokens *ids*; itself if none of them has text."""
+        if not any(index in self.bytes_of for index in ids):
+            return self
+        return self.from_bytes({index: data for index, data in self.bytes_of.items() if index not in ids})
 
     def exactly(self, data: bytes) -> tuple[int, ...]:
         """Ids of the tokens that are *data*."""

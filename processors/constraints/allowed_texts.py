@@ -33,8 +33,9 @@ class AllowedTexts(Composable):
 
     Where one text is a prefix of another, both the end and the continuation are allowed. A text is what
     the tokens add after the prompt: after ``"Answer:"`` usually ``" yes"``, with its space. Special tokens
-    add none. A hard constraint: it leaves no token after a text that is no prefix of an allowed one, which
-    another processor may force; behind a rejected draft token that is harmless. No neutral value.
+    add none, nor does the end of sequence, whatever its text. A hard constraint: it leaves no token after a
+    text that is no prefix of an allowed one, which another processor may force; behind a rejected draft token
+    that is harmless. No neutral value.
 
     Host only: the tokens allowed after each prefix of a text are found once.
     """
@@ -75,11 +76,13 @@ class AllowedTexts(Composable):
 
     def __attrs_post_init__(self) -> None:
         """Refuse texts that no tokens spell."""
-        index, ordered = PieceIndex.of(self.tokenizer), sorted(self.texts)
+        index, ordered = PieceIndex.of(self.tokenizer).without(self.eos), sorted(self.texts)
         complete = [_completions(text, index) for text in ordered]
         for text, from_each in zip(ordered, complete, strict=True):
             if not from_each[0]:
-                raise ValueError(f"'texts' must be texts that the tokenizer has tokens for: got {text!r}")
+                raise ValueError(
+                    f"'texts' must be texts that the tokenizer has tokens for, besides 'eos': got {text!r}"
+                )
         for name, value in (("_index", index), ("_ordered", ordered), ("_complete", complete)):
             object.__setattr__(self, name, value)
 

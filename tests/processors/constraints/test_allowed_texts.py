@@ -49,6 +49,25 @@ class TestAllowedTexts:
 
         assert [1] == stays(AllowedTexts(["xyz"], pieces, 3), [0.0] * 4, after([]))
 
+    def test_an_end_with_text_only_ends(self) -> None:
+        """It is allowed after a whole text alone, and no text needs it."""
+        pieces = Pieces(["a", "\n", "\nb", "a\n", "b"])
+
+        def allowed_here(texts: list[str], ids: list[int]) -> list[int]:
+            return stays(AllowedTexts(texts, pieces, 1), [0.0] * 5, after(ids))
+
+        assert [0, 3] == allowed_here(["a\nb"], [])
+        assert [2] == allowed_here(["a\nb"], [0])
+        assert [1] == allowed_here(["a\nb"], [0, 2])
+        assert [] == allowed_here(["a\nb"], [0, 1])
+        assert [4] == allowed_here(["a\nb"], [3])
+        assert [3] == allowed_here(["a\n"], [])
+        assert [1] == allowed_here(["a\n"], [3])
+        assert [1, 2] == allowed_here(["a", "a\nb"], [0])
+        assert [1] == allowed_here(["a", "a\nb"], [0, 1])
+        with pytest.raises(ValueError, match=r"tokens for, besides 'eos': got b'b\\n'"):
+            AllowedTexts(["b\n"], pieces, 1)
+
     def test_survives_pickling(self) -> None:
         """With its tokenizer."""
         processor = pickle.loads(pickle.dumps(AllowedTexts(["abc"], FEW, END)))
@@ -62,7 +81,7 @@ class TestAllowedTexts:
             ([3], TypeError, "must be a list of strings or bytes"),
             ([], ValueError, "one or several texts"),
             (["a", ""], ValueError, "one or several texts"),
-            (["ax"], ValueError, "texts that the tokenizer has tokens for: got b'ax'"),
+            (["ax"], ValueError, "texts that the tokenizer has tokens for, besides 'eos': got b'ax'"),
         ],
     )
     def test_refuses(self, texts: Any, error: type[Exception], message: str) -> None:
