@@ -6,6 +6,7 @@ JSON schemas, regular expressions and Lark grammars by llguidance.
 """
 
 import itertools
+import json
 import warnings
 import weakref
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -17,6 +18,7 @@ import torch
 from torch import Tensor
 
 from ..parameter import as_token_ids
+from .json_integers import check_integers
 from .matcher import Language, Matcher
 
 
@@ -25,35 +27,42 @@ def json_schema(
     tokenizer: Any,
     *,
     eos: int | Iterable[int] | None = None,
-    whitespace: bool = True,
+    whitespace: bool | None = None,
 ) -> Language:
     """
     The language of JSON texts that match *schema*, for :class:`~decodekit.processors.Grammar`.
 
     Args:
         schema: A JSON schema as a mapping or text. Keywords unknown to the engine are refused. ``{}``
-            allows any JSON.
+            allows any JSON. Integers that it compares with must be from -2^53 to 2^53. Its
+            ``"x-guidance"`` may hold options of llguidance.
 
         tokenizer: A fast Hugging Face tokenizer, which must not change afterwards.
 
         eos: End-of-sequence token ids; None for the tokenizer's.
 
         whitespace: Whether whitespace may separate the parts. It is unlimited, and some models
-            generate it endlessly.
+            generate it endlessly. None for what the schema's ``"x-guidance"`` says, else True.
 
     Raises:
         ImportError: llguidance is not installed.
 
         TypeError: *schema* is neither, or the tokenizer is not a fast one.
 
-        ValueError: The engine refuses the schema or the tokenizer; the message has its reason.
+        ValueError: The engine refuses the schema or the tokenizer, with its reason in the message, or would
+            round an integer of the schema.
     """
     if not isinstance(schema, str | Mapping):
         _refuse("schema", "a JSON schema, a mapping or its text", schema)
     source = schema if isinstance(schema, str) else dict(schema)
+    check_integers(_parsed(schema) if isinstance(schema, str) else source)
+    # The engine applies defaults, then the schema's own options, then overrides.
+    given = {} if whitespace is None else {"whitespace_flexible": whitespace, "whitespace_pattern": None}
 
     def in_engine_form(matcher: Any) -> Any:
-        return matcher.grammar_from_json_schema(source, defaults={"whitespace_flexible": whitespace})
+        return matcher.grammar_from_json_schema(
+            source, defaults={"whitespace_flexible": True}, overrides=given
+        )
 
     return _language("json_schema", source, in_engine_form, tokenizer, eos)
 
@@ -97,6 +106,14 @@ def lark(grammar: str, tokenizer: Any, *, eos: int | Iterable[int] | None = None
     if not isinstance(grammar, str):
         _refuse("grammar", "a string", grammar)
     return _language("lark", grammar, lambda matcher: matcher.grammar_from_lark(grammar), tokenizer, eos)
+
+
+def _parsed(schema: str) -> Any:
+    """The values of a schema's text; None where the engine refuses the text."""
+    try:
+        return json.loads(schema)
+    except (ValueError, RecursionError):
+        return None
 
 
 def _engine() -> Any:

@@ -81,6 +81,62 @@ class TestJsonSchema:
         assert not holds(json_schema(PERSON, tokenizer(), whitespace=False), spaced)
         assert holds(json_schema(PERSON, tokenizer(), whitespace=False), spaced.replace(" ", ""))
 
+    @pytest.mark.parametrize("options", [{"whitespace_flexible": False}, {"whitespace_pattern": "-*"}])
+    def test_whitespace_that_is_given_overrides_the_schema(self, options: dict[str, Any]) -> None:
+        """Else the schema's own options hold."""
+        schema = {"type": "array", "x-guidance": options}
+        texts = ("[1,2]", "[1, 2]", "[1-,2]")
+
+        def held(**given: bool) -> list[bool]:
+            return [holds(json_schema(schema, tokenizer(), **given), text) for text in texts]
+
+        assert [True, False, "whitespace_pattern" in options] == held()
+        assert [True, True, False] == held(whitespace=True)
+        assert [True, False, False] == held(whitespace=False)
+
+    def test_integers_that_are_exact(self) -> None:
+        """Up to 2^53, on both sides."""
+        for bound in (2**53, -(2**53)):
+            language = json_schema({"enum": [bound]}, tokenizer())
+
+            assert holds(language, str(bound))
+            assert not holds(language, str(bound - 1))
+
+    @pytest.mark.parametrize(
+        ("schema", "path"),
+        [
+            pytest.param({"const": 2**53 + 1}, "#/const", id="const"),
+            pytest.param({"const": {"a/b": [0, -(2**53) - 1]}}, "#/const/a~1b/1", id="inside-a-value"),
+            pytest.param({"items": {"enum": ["a", 2**63]}}, "#/items/enum/1", id="enum"),
+            pytest.param(
+                {"properties": {"minimum": {"minimum": 2**60}}}, "#/properties/minimum/minimum", id="bound"
+            ),
+            pytest.param({"anyOf": [{}, {"multipleOf": 2**53 + 1}]}, "#/anyOf/1/multipleOf", id="multiple"),
+            pytest.param({"$defs": {"const": {"maxItems": 2**64}}}, "#/$defs/const/maxItems", id="length"),
+        ],
+    )
+    def test_refuses_integers_that_the_engine_rounds(self, schema: Any, path: str) -> None:
+        """It reads them as float64. In a mapping and in a text; the message says where."""
+        for source in (schema, json.dumps(schema)):
+            with pytest.raises(
+                ValueError, match=rf"from -2\*\*53 to 2\*\*53.*: got -?\d+ at '{re.escape(path)}'"
+            ):
+                json_schema(source, tokenizer())
+
+    def test_takes_large_integers_that_it_does_not_compare_with(self) -> None:
+        """Annotations, and properties named as keywords."""
+        schema = {"default": 2**60, "properties": {"const": {"examples": [2**60]}}}
+
+        assert holds(json_schema(schema, tokenizer()), '{"const": 1}')
+
+    def test_refuses_a_schema_that_holds_itself(self) -> None:
+        """The engine would end the process."""
+        schema: dict[str, Any] = {}
+        schema["items"] = schema
+
+        with pytest.raises(ValueError, match="must not be nested more deeply"):
+            json_schema(schema, tokenizer())
+
 
 class TestEnds:
     def test_may_be_given(self) -> None:
