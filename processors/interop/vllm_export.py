@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from ...decoding.history import History
+from ...decoding.optional_protocols import NumbersRows
 from ...decoding.protocols import Processor
 from ...decoding.sampling import noise
 from ...decoding.validation import is_whole
@@ -39,7 +40,8 @@ def to_vllm(chain: Processor, *, name: str = "DecodekitLogitsProcessor", base: t
     with each row's own prefix, draft tokens included. Tokens forbidden before it stay forbidden.
 
     Args:
-        chain: A processor or a chain of them, without per-row parameters.
+        chain: A processor or a chain of them, without per-row parameters and without one that depends on the
+            numbers of rows (:class:`~decodekit.decoding.optional_protocols.NumbersRows`).
 
         name: Name of the class.
 
@@ -51,7 +53,8 @@ def to_vllm(chain: Processor, *, name: str = "DecodekitLogitsProcessor", base: t
 
         TypeError: *chain* is no processor, *name* no string or *base* no class.
 
-        ValueError: A parameter is per-row; vLLM's rows change from step to step.
+        ValueError: A parameter is per-row, or a processor depends on the number of a row; vLLM's rows change
+            from step to step.
     """
     if not isinstance(name, str):
         raise TypeError(f"'name' must be a string: got {name!r}")
@@ -63,12 +66,16 @@ def to_vllm(chain: Processor, *, name: str = "DecodekitLogitsProcessor", base: t
 
 def check_for_requests(chain: Processor) -> None:
     """
-    Refuse a chain with per-row parameters, since the rows of vLLM are other requests in each step.
+    Refuse a chain that depends on rows, since the rows of vLLM are other requests in each step.
 
     Raises:
-        ValueError: A parameter is per-row.
+        ValueError: A parameter is per-row, or a processor depends on the number of a row.
     """
     for part in Chain((chain,)).processors:
+        if isinstance(part, NumbersRows):
+            raise ValueError(
+                f"'chain' must not depend on the numbers of rows, which change in vLLM: got {part!r}"
+            )
         for name, value in options_of(part).items():
             if _is_per_row(part, value):
                 raise ValueError(f"'{name}' must be one for all requests: got {part!r}")

@@ -35,12 +35,12 @@ def attach_to_vllm_neuron(runner: Any, chain: Processor) -> None:
     Args:
         runner: The worker's ``model_runner``, with its model loaded.
 
-        chain: A processor or a chain of them, without per-row parameters.
+        chain: As for :func:`~.vllm_export.to_vllm`.
 
     Raises:
         TypeError: *chain* is no processor.
 
-        ValueError: A parameter is per-row, or the runner samples on the device or speculates there, so that
+        ValueError: A parameter is per-row or a processor depends on the number of a row, or the runner samples on the device or speculates there, so that
             it never has logits.
 
     Sources: vllm-project/vllm-neuron a5ef7c8, ``worker/neuronx_distributed_model_runner.py``

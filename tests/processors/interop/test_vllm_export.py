@@ -15,6 +15,7 @@ from decodekit.processors import (
     Grammar,
     MinNewTokens,
     NoRepeatNgram,
+    PrefixFunction,
     RepetitionPenalty,
     SuppressTokens,
     Temperature,
@@ -116,6 +117,16 @@ class TestToVllm:
     def test_refuses_parameters_one_per_row(self, chain: Any) -> None:
         """Rows are other requests in every step."""
         with pytest.raises(ValueError, match="must be one for all requests: got "):
+            to_vllm(chain, base=LogitsProcessor)
+
+    @pytest.mark.parametrize(
+        "chain", [PrefixFunction(lambda row, ids: [row]), CHAIN | PrefixFunction(lambda row, ids: [row])]
+    )
+    def test_refuses_what_is_told_the_number_of_the_row(self, chain: Any) -> None:
+        """It is another request's in the next step."""
+        with pytest.raises(
+            ValueError, match=r"'chain' must not depend on the numbers of rows.*: got PrefixF"
+        ):
             to_vllm(chain, base=LogitsProcessor)
 
     @pytest.mark.parametrize("chain", [SuppressTokens([3, 4]), Grammar(Brackets(2)), Grammar(None)])

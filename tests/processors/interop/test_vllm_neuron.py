@@ -10,7 +10,14 @@ import torch
 from torch import Tensor
 
 from decodekit.decoding.history import History
-from decodekit.processors import Grammar, RepetitionPenalty, Temperature, TopK, attach_to_vllm_neuron
+from decodekit.processors import (
+    Grammar,
+    PrefixFunction,
+    RepetitionPenalty,
+    Temperature,
+    TopK,
+    attach_to_vllm_neuron,
+)
 
 from ..by_hand import after
 from ..grammar.languages import Brackets
@@ -171,6 +178,13 @@ class TestRefusals:
         one = runner()
         with pytest.raises(ValueError, match="must be one for all requests: got "):
             attach_to_vllm_neuron(one, chain)
+        assert [] == one.input_batch.logitsprocs.non_argmax_invariant
+
+    def test_what_is_told_the_number_of_the_row(self) -> None:
+        """Rows move."""
+        one = runner()
+        with pytest.raises(ValueError, match="'chain' must not depend on the numbers of rows"):
+            attach_to_vllm_neuron(one, CHAIN | PrefixFunction(lambda row, ids: [row]))
         assert [] == one.input_batch.logitsprocs.non_argmax_invariant
 
     def test_what_is_no_processor(self) -> None:
