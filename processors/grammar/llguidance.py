@@ -20,6 +20,7 @@ from torch import Tensor
 from ..parameter import as_token_ids
 from .json_integers import check_integers
 from .matcher import Language, Matcher
+from .shared_start import SharedStart
 
 
 def json_schema(
@@ -192,10 +193,12 @@ class LLGuidance:
     grammar: str = attrs.field(repr=False)
     """The source in the engine's own form."""
 
-    _start: Any = attrs.field(init=False, repr=False)
-    """Matcher at the start of a text, never advanced; its copies share the engine's caches."""
+    _start: SharedStart = attrs.field(init=False, repr=False)
 
     @_start.default
+    def _make_start(self) -> SharedStart:
+        return SharedStart(self._compile)
+
     def _compile(self) -> Any:
         # Level 0 is silent: errors are raised.
         start = _engine().LLMatcher(_tables(self.tokenizer, self.eos), self.grammar, log_level=0)
@@ -221,22 +224,32 @@ class _GuidedMatcher:
     An engine matcher that recovers from the engine's error state.
 
     That state is permanent and is entered at a limit of the engine
-    (``llguidance.LLParserLimits``). Then a warning is issued and the text cannot continue; other
-    texts are unaffected.
+    (``llguidance.LLParserLimits``). If the limit counts what other texts have used, the text goes on
+    with a new start. Otherwise a warning is issued and the text cannot continue; other texts are
+    unaffected.
     """
 
-    _start: Any
+    _start: SharedStart
     _vocab_size: int
     _ids: list[int] = attrs.field(factory=list, init=False)
+    _used: Any = attrs.field(init=False)
+    """The matcher that this one was copied from."""
+
     _at: Any = attrs.field(init=False)
+
+    @_used.default
+    def _current(self) -> Any:
+        return self._start.matcher
 
     @_at.default
     def _begin(self) -> Any:
-        return self._start.deep_copy()
+        return self._used.deep_copy()
 
     def mask(self) -> Tensor:
         """See :class:`~decodekit.processors.grammar.matcher.Matcher`."""
-        bits = np.frombuffer(self._at.compute_bitmask(), dtype=np.uint8)
+        bits = np.frombuffer(
+            self._tried(lambda: self._at.compute_bitmask(), lambda bits: True), dtype=np.uint8
+        )
         if self._failed():
             return torch.zeros(self._vocab_size, dtype=torch.bool)
         unpacked = np.unpackbits(bits, count=self._vocab_size, bitorder="little")
@@ -246,7 +259,9 @@ class _GuidedMatcher:
         """See :class:`~decodekit.processors.grammar.matcher.Matcher`."""
         # The engine treats an unknown id as an error, not as a refusal.
         known = list(itertools.takewhile(lambda token: 0 <= token < self._vocab_size, ids))
-        took: int = self._at.try_consume_tokens(known)
+        took: int = self._tried(
+            lambda: self._at.try_consume_tokens(known), lambda number: number == len(known)
+        )
         self._ids += known[:took]
         self._failed()
         return took
@@ -260,8 +275,23 @@ class _GuidedMatcher:
 
     def finished(self) -> bool:
         """See :class:`~decodekit.processors.grammar.matcher.Matcher`."""
-        accepts: bool = self._at.is_accepting()
+        accepts: bool = self._tried(lambda: self._at.is_accepting(), bool)
         return accepts
+
+    def _tried(self, step: Callable[[], Any], is_clear: Callable[[Any], bool]) -> Any:
+        """
+        The result of *step*, tried again from the current start and then from a new one if the lexer failed.
+
+        A failed lexer refuses tokens without an error too, so only a result that *is_clear* is sure.
+        """
+        result = step()
+        for _ in range(2):
+            sure = is_clear(result) and not self._at.is_error()
+            if sure or not self._start.replaces(self._used):
+                break
+            self._replay()
+            result = step()
+        return result
 
     def _failed(self) -> bool:
         failed: bool = self._at.is_error()
@@ -272,5 +302,10 @@ class _GuidedMatcher:
         return failed
 
     def _restart(self) -> None:
+        self._tried(self._replay, lambda number: number == len(self._ids))
+
+    def _replay(self) -> int:
+        self._used = self._current()
         self._at = self._begin()
-        self._at.try_consume_tokens(self._ids)
+        took: int = self._at.try_consume_tokens(self._ids)
+        return took

@@ -40,8 +40,8 @@ def attach_to_vllm_neuron(runner: Any, chain: Processor) -> None:
     Raises:
         TypeError: *chain* is no processor.
 
-        ValueError: A parameter is per-row or a processor depends on the number of a row, or the runner samples on the device or speculates there, so that
-            it never has logits.
+        ValueError: A parameter is per-row or a processor depends on the number of a row, or the runner
+            samples on the device or speculates there, so that it never has logits.
 
     Sources: vllm-project/vllm-neuron a5ef7c8, ``worker/neuronx_distributed_model_runner.py``
     (``__init__``, ``_sample``, ``_cpu_sample``); vLLM 0.11, ``v1/worker/gpu_input_batch.py``.

@@ -36,6 +36,20 @@ def holds(language: Language, text: str) -> bool:
     return matcher.advance(tokens) == len(tokens) and matcher.finished()
 
 
+def limit_engine(monkeypatch: pytest.MonkeyPatch, **limits: int) -> None:
+    """Make the engine's matchers with *limits*."""
+    engine, given = llguidance.LLMatcher, llguidance.LLParserLimits(**limits)
+
+    class Limited:
+        grammar_from_lark = staticmethod(engine.grammar_from_lark)
+        grammar_from_regex = staticmethod(engine.grammar_from_regex)
+
+        def __new__(cls, *args: Any, **named: Any) -> Any:
+            return engine(*args, **named, limits=given)
+
+    monkeypatch.setattr(llguidance, "LLMatcher", Limited)
+
+
 class TestRegex:
     def test_allows_what_may_follow(self) -> None:
         """The end besides what goes on, and alone where nothing does."""
@@ -265,18 +279,48 @@ class TestMatcher:
         assert not matcher.finished()
         assert 1 == matcher.advance([a])
 
+    def test_a_limit_over_all_texts_ends_none(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """The engine counts states of the lexer over all texts: beyond the limit there is a new lexer."""
+        # One state for each set of places of the last "a"s: a text of 24 tokens makes up to 220.
+        pattern = "(?s:.*a.{9})"
+        unlimited = regex(pattern, tokenizer())
+        limit_engine(monkeypatch, max_lexer_states=900)
+        language, dice = regex(pattern, tokenizer()), random.Random(3)
+        resting, whole = language.matcher(), language.matcher()
+        assert 1 == resting.advance(ids("c"))
+        assert 10 == whole.advance(ids("abbbbbbbbb"))
+
+        for _ in range(20):
+            matcher, expected = language.matcher(), unlimited.matcher()
+            for token in ids("".join(dice.choices("ab", k=24))):
+                assert torch.equal(expected.mask(), matcher.mask())
+                assert 1 == expected.advance([token]) == matcher.advance([token])
+                assert expected.finished() == matcher.finished()
+            matcher.rewind(20)
+            expected.rewind(20)
+            assert torch.equal(expected.mask(), matcher.mask())
+
+        # Those that began with the first lexer, which refuses without an error.
+        assert whole.finished()
+        assert 3 == resting.advance(ids("aab"))
+        assert not resting.finished()
+        assert resting.mask()[ids("a")].all()
+
+    def test_a_text_beyond_that_limit_ends(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """Alone and with a warning: a new lexer does not hold it either. The next text begins."""
+        limit_engine(monkeypatch, max_lexer_states=100)
+        language, dice = regex("(?s:.*a.{9})", tokenizer()), random.Random(3)
+
+        for _ in range(2):
+            matcher = language.matcher()
+            assert matcher.mask().any()
+            assert 60 == matcher.advance(ids("".join(dice.choices("ab", k=60))))
+            with pytest.warns(RuntimeWarning, match="gives up a text: .*too many states"):
+                assert not matcher.mask().any()
+
     def test_a_limit_of_the_engine_ends_a_text_alone(self, monkeypatch: pytest.MonkeyPatch) -> None:
         """It may end, if that makes it a text, but not go on; a warning says why. Shorter ones may."""
-        limits = llguidance.LLParserLimits(step_max_items=20)
-        engine = llguidance.LLMatcher
-
-        class Limited:
-            grammar_from_lark = staticmethod(engine.grammar_from_lark)
-
-            def __new__(cls, *args: Any, **named: Any) -> Any:
-                return engine(*args, **named, limits=limits)
-
-        monkeypatch.setattr(llguidance, "LLMatcher", Limited)
+        limit_engine(monkeypatch, step_max_items=20)
         language = lark('start: start start | "a" | "b" start', tokenizer())
         processor, even = Grammar(language), [1 / len(tokenizer())] * len(tokenizer())
 
