@@ -36,7 +36,8 @@ def json_schema(
     Args:
         schema: A JSON schema as a mapping or text. Keywords unknown to the engine are refused. ``{}``
             allows any JSON. Integers that it compares with must be from -2^53 to 2^53. Its
-            ``"x-guidance"`` may hold options of llguidance.
+            ``"x-guidance"`` may hold options of llguidance; with ``"lenient"``, a warning names the keywords
+            that it leaves out.
 
         tokenizer: A fast Hugging Face tokenizer, which must not change afterwards.
 
@@ -146,7 +147,10 @@ def _language(
         grammar = in_engine_form(_engine().LLMatcher)
     except ValueError as error:
         raise ValueError(f"llguidance refuses the {kind} {source!r}: {error}") from error
-    return LLGuidance(kind, source, tokenizer, ends, grammar)
+    language = LLGuidance(kind, source, tokenizer, ends, grammar)
+    for warning in language.warnings():
+        warnings.warn(f"llguidance on the {kind} {source!r}: {warning}", UserWarning, stacklevel=3)
+    return language
 
 
 _TABLES: "weakref.WeakKeyDictionary[Any, dict[tuple[int, ...], Any]]" = weakref.WeakKeyDictionary()
@@ -212,6 +216,10 @@ class LLGuidance:
     def __reduce__(self) -> tuple[Any, ...]:
         # The engine's objects are rebuilt when unpickled.
         return LLGuidance, (self.kind, self.source, self.tokenizer, self.eos, self.grammar)
+
+    def warnings(self) -> list[str]:
+        """What the engine warns of, such as keywords that a lenient schema lets it leave out."""
+        return list(self._start.matcher.get_grammar_warnings())
 
     def matcher(self) -> Matcher:
         """A matcher at the start of a text."""

@@ -151,6 +151,18 @@ class TestJsonSchema:
         with pytest.raises(ValueError, match="must not be nested more deeply"):
             json_schema(schema, tokenizer())
 
+    def test_shows_what_the_engine_warns_of(self) -> None:
+        """Once, where the schema is given; what was left out does not constrain."""
+        schema = {"type": "string", "not": {"const": "a"}, "x-guidance": {"lenient": True}}
+
+        with pytest.warns(
+            UserWarning, match=r"llguidance on the json_schema .*: Unimplemented keys: \[\"not\"\]"
+        ) as caught:
+            language = json_schema(schema, tokenizer())
+
+        assert [__file__] == [warning.filename for warning in caught]
+        assert holds(pickle.loads(pickle.dumps(language)), '"a"')
+
 
 class TestEnds:
     def test_may_be_given(self) -> None:
