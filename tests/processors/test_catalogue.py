@@ -331,7 +331,7 @@ class TestDeclarations:
     def test_local_at_the_edge(self, entry: Entry, seed: int, data: st.DataObject) -> None:
         """Also for the two neighbouring parameters between which a token changes sides."""
         low, high = data.draw(entry.parameters), data.draw(entry.parameters)
-        if isinstance(low, float):
+        if isinstance(low, float | int):
             rng = torch.Generator().manual_seed(seed)
             survivors = 3 * torch.randn(50, generator=rng)
             places = torch.randperm(1000, generator=rng)[:50].sort().values
@@ -344,12 +344,17 @@ class TestDeclarations:
 def edge(entry: Entry, logits: Tensor, low: float, high: float) -> tuple[float, float]:
     """Neighbouring parameters between *low* and *high* that give different results, if any do."""
     first = entry.make(low)(logits, NOTHING)
-    while low < (middle := (low + high) / 2) < high or high < middle < low:
+    while low < (middle := _middle(low, high)) < high or high < middle < low:
         if torch.equal(first, entry.make(middle)(logits, NOTHING)):
             low = middle
         else:
             high = middle
     return low, high
+
+
+def _middle(low: float, high: float) -> float:
+    """Half way; of integers rounded down, which ends between neighbours."""
+    return (low + high) // 2 if isinstance(low, int) else (low + high) / 2
 
 
 def assert_local(processor: Processor, logits: Tensor, history: History) -> None:
