@@ -1,6 +1,6 @@
 """The divisor of a temperature."""
 
-from typing import TypeVar
+from typing import overload
 
 from torch import Tensor
 
@@ -12,10 +12,16 @@ Logits up to 3e18 stay finite in float32, so that none ties with the largest at 
 1e-18 or more are e^100 apart in probability: what remains is the maximum, as in the limit.
 """
 
-T = TypeVar("T", float, Tensor)
+
+@overload
+def divisor(temperature: Tensor) -> Tensor: ...
 
 
-def divisor(temperature: T) -> T:
+@overload
+def divisor(temperature: float) -> float: ...
+
+
+def divisor(temperature: float | Tensor) -> float | Tensor:
     """*temperature*, > 0, as a number to divide logits by: at least :data:`SMALLEST_DIVISOR`."""
     if isinstance(temperature, Tensor):
         return temperature.clamp(min=SMALLEST_DIVISOR)
