@@ -17,6 +17,11 @@ class ChainTrial:
 
     decoder: Decoder
     tokens: Tensor
+    """The tokens of each row, ``[batch, max_length]``."""
+
+    others: Tensor
+    """Tokens of which each differs from that of :attr:`tokens` at its place, of the same shape."""
+
     tolerance: float
     expected: dict[int, Tensor] = attrs.field(factory=dict, init=False)
     """Logits ``[batch, vocab]`` after each position, from the narrowest forward."""
@@ -89,6 +94,39 @@ class ChainTrial:
         self.forward(other, start)
         self.one_wide_forward(width)
 
+    def after_a_wide_forward(self, width: int) -> None:
+        """Feed the token that follows a forward of *width*, whose slots held other tokens before."""
+        length = self.tokens.shape[1]
+        # One position must be left to read the slots from.
+        count = min(width, length - 1)
+        for first in sorted({0, min(3, length - 1 - count)} if count else ()):
+            self._wide_then_narrow(width, count, first)
+
+    def _wide_then_narrow(self, width: int, count: int, first: int) -> None:
+        batch, length = self.tokens.shape
+        rows = torch.arange(batch)
+        # Rows of a batch are written at positions of their own.
+        start = (first + rows) % (length - count)
+        for position in range(int(start.max())):
+            self.step(position)
+        for column in range(count):
+            self.narrow(self.others[rows, start + column], start + column)
+        indent = width - count if width > self.decoder.shape.scored_width else 0
+        ids = torch.full((batch, width), -1)
+        ids[:, indent : indent + count] = self.tokens[rows[:, None], start[:, None] + torch.arange(count)]
+        self.forward(ids, (start - indent).tolist())
+        end = start + count
+        logits = self.narrow(self.tokens[rows, end], end)
+        rule = f"a forward of width {width} writes its tokens into the cache, over those that its slots held"
+        for row in range(batch):
+            self.compare(rule, row, int(end[row]), logits[row])
+
+    def narrow(self, ids: Tensor, position: Tensor) -> Tensor:
+        """Logits ``[batch, vocab]`` of one token a row, -1 for none, through the narrowest forward."""
+        wide = torch.full((len(ids), self.decoder.shape.widths[0]), -1)
+        wide[:, 0] = ids
+        return self.forward(wide, position.tolist())[:, 0]
+
     def rows_exchanged(self) -> None:
         """Feed each row the tokens of the next: they take the place of its own, and score as there."""
         batch, length = self.tokens.shape
@@ -149,9 +187,7 @@ class ChainTrial:
 
     def step(self, position: int) -> None:
         """Feed every row's token at *position* through the narrowest forward."""
-        ids = torch.full((len(self.tokens), self.decoder.shape.widths[0]), -1)
-        ids[:, 0] = self.tokens[:, position]
-        logits = self.forward(ids, [position] * len(self.tokens))[:, 0]
+        logits = self.narrow(self.tokens[:, position], torch.full((len(self.tokens),), position))
         self.expected.setdefault(position, logits)
         for row in range(len(self.tokens)):
             self.compare(

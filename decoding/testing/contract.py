@@ -24,10 +24,13 @@ def check_decoder(
 
     Random tokens are fed one by one, then again in every width, in ragged rows, under padding, over
     slots that held other tokens, and up to the last position: the logits must agree up to
-    *tolerance*. Rows that exchange their tokens must exchange their logits. A rewind must leave the later
-    slots: a cache that is cropped on a rewind is refused. If the decoder scores trees, each column must score
-    as its path does; forwards of one row and copies of rows must agree with the others. Finally, invalid
-    calls must be refused.
+    *tolerance*. A token after a wide forward must see what that wrote. Rows that exchange their tokens must
+    exchange their logits. A rewind must leave the later slots: a cache that is cropped on a rewind is
+    refused. If the decoder scores trees, each column must score as its path does; forwards of one row and
+    copies of rows must agree with the others. Finally, invalid calls must be refused.
+
+    A batch of one has no rows that could be mixed up: that rows are independent, and that each is written at
+    a position of its own, is tested with ``batch_size`` of 2 or more only.
 
     Args:
         decoder: Any decoder. Its cache is overwritten.
@@ -52,8 +55,9 @@ def check_decoder(
     require(shape.widths[-1] <= shape.max_length, f"widths must be <= max_length: {shape.widths}")
     random = np.random.default_rng(seed)
     usable = np.setdiff1d(np.arange(shape.vocab_size), overflowing)
-    tokens = torch.from_numpy(random.choice(usable, size=(shape.batch_size, shape.max_length)))
-    trial = ChainTrial(decoder, tokens, tolerance)
+    chosen = random.choice(len(usable), size=(shape.batch_size, shape.max_length))
+    tokens, others = (torch.from_numpy(usable[(chosen + n) % len(usable)]) for n in (0, 1))
+    trial = ChainTrial(decoder, tokens, others, tolerance)
     trial.step_by_step()
     trial.beyond_a_rewind()
     for width in shape.widths:
@@ -63,6 +67,8 @@ def check_decoder(
         for token in overflowing:
             trial.beside_overflow(width, token)
     trial.rows_exchanged()
+    for width in shape.widths:
+        trial.after_a_wide_forward(width)
     trial.beside_idle_rows()
     trial.refusals()
     if isinstance(decoder, ScoresTrees) and decoder.tree_widths:

@@ -36,9 +36,18 @@ def check_row_forwards(trial: ChainTrial, decoder: FeedsRows) -> None:
                 trial.compare(rule, row, position, logits[0, column])
             # Other tokens, and then its own again: the other rows must keep theirs.
             decoder.forward_row((ids + 1) % shape.vocab_size, torch.tensor([end - width]), row)
+            _feed_others(trial, row, end - width)
             decoder.forward_row(ids, torch.tensor([end - width]), row)
             trial.step(shape.max_length - 1)
     _row_refusals(trial, decoder)
+
+
+def _feed_others(trial: ChainTrial, row: int, start: int) -> None:
+    """Other tokens from *start* on in *row*, one by one: a forward that writes nothing leaves them."""
+    rows, length = trial.tokens.shape
+    alone = torch.arange(rows) == row
+    for position in range(start, length):
+        trial.narrow(torch.where(alone, trial.others[:, position], -1), torch.where(alone, position, 0))
 
 
 def check_copies(trial: ChainTrial, decoder: CopiesRows) -> None:

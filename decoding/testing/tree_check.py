@@ -140,9 +140,7 @@ class TreeTrial:
 
     def step(self, ids: Tensor, position: Tensor) -> Tensor:
         """Feed one token a row, -1 for none, through the narrowest forward: ``[batch, vocab]``."""
-        wide = torch.full((len(ids), self.trial.decoder.shape.widths[0]), -1)
-        wide[:, 0] = ids
-        return self.trial.forward(wide, position.tolist())[:, 0]
+        return self.trial.narrow(ids, position)
 
     def refusals(self) -> None:
         """Invalid calls must raise and write nothing."""

@@ -187,6 +187,36 @@ class TestCheckDecoder:
         ):
             check_decoder(decoder)
 
+    @pytest.mark.parametrize("rows", [1, 3])
+    @pytest.mark.parametrize("widths", [(1, 4), (4, 12), (1, 4, 24)])
+    def test_finds_wide_forwards_that_are_not_cached(self, rows: int, widths: tuple[int, ...]) -> None:
+        """Logits of a wide forward are right, but its widest leaves the cache as it was."""
+
+        class Forgetful(ScriptedDecoder):
+            def forward(self, ids: torch.Tensor, cache_pos: torch.Tensor) -> torch.Tensor:
+                before = self.slots.clone()
+                logits = super().forward(ids, cache_pos)
+                if ids.shape[1] == self.widths[-1]:
+                    self.slots.copy_(before)
+                return logits
+
+        check_decoder(ScriptedDecoder(TABLE, rows, 24, widths=widths, scored_width=4))
+        with pytest.raises(AssertionError, match=f"width {widths[-1]} writes its tokens into the cache"):
+            check_decoder(Forgetful(TABLE, rows, 24, widths=widths, scored_width=4))
+
+    def test_finds_forwards_of_a_row_that_are_not_cached(self) -> None:
+        """Logits of one row's forward are right, but its cache stays as it was."""
+
+        class Forgetful(ScriptedDecoder):
+            def forward_row(self, ids: torch.Tensor, cache_pos: torch.Tensor, row: int) -> torch.Tensor:
+                before = self.slots.clone()
+                logits = super().forward_row(ids, cache_pos, row)
+                self.slots.copy_(before)
+                return logits
+
+        with pytest.raises(AssertionError, match="a token is written where it belongs"):
+            check_decoder(Forgetful(TABLE, 3, 24, widths=(1, 4), scored_width=4, row_widths=(4,)))
+
     @pytest.mark.parametrize("lenient", ["dtype", "range"])
     def test_finds_missing_refusals(self, lenient: str) -> None:
         """A decoder that repairs invalid input."""
