@@ -161,8 +161,12 @@ CONFIGS = {
         sliding_window=WINDOW,
         layer_types=["sliding_attention", "full_attention"] * 2,
     ),
+    # Its second layer scales its queries, by more at every fourth position.
     "llama4": lambda: transformers.Llama4TextConfig(
         **GROUPED,
+        no_rope_layers=[1, 0],
+        floor_scale=4,
+        attn_scale=1.0,
         intermediate_size_mlp=48,
         head_dim=8,
         num_local_experts=4,

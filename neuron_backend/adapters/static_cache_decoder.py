@@ -11,7 +11,9 @@ from ...decoding.forward_checks import check_inputs
 from ..kv_cache.buffers import SPARE
 from ..kv_cache.masks import MaskPlan
 from ..kv_cache.shapes import decoder_shape
+from ..models.attention_temperature import check_attention_temperature
 from ..models.cache_argument import cache_argument
+from ..models.rope_scaling import check_rope_scaling
 from ..models.unsupported import UnsupportedArchitecture
 from ..step import supports_logits_to_keep
 from .per_row_static_cache import PerRowStaticCache
@@ -73,7 +75,8 @@ class StaticCacheDecoder:
 
         Raises:
             UnsupportedArchitecture: The logits differ from the model's own, or its state is not addressed by
-                position.
+                position; or within *max_length* positions, RoPE frequencies or a scale of the queries follow
+                from the length of the rows.
 
             ValueError: An argument is invalid.
         """
@@ -85,6 +88,8 @@ class StaticCacheDecoder:
             widths=widths,
             scored_width=scored_width,
         )
+        check_rope_scaling(model, self.shape.max_length)
+        check_attention_temperature(model, self.shape.max_length)
         self._plan = MaskPlan.of(model)
         # Asked here: what is compiled does not read signatures.
         self._cache_argument = cache_argument(model)

@@ -157,6 +157,11 @@ class PositionedCache:
         return (*self._keys, *self._values, self._overflow)
 
     @property
+    def column_positions(self) -> Tensor:
+        """Position of each column, ``[batch, width]``; 0 for padding."""
+        return self._written.clamp(min=0) if self._columns is None else self._columns
+
+    @property
     def positions(self) -> Tensor:
         """Position of the token in each slot, ``[batch or 1, slots]``; 0 if a slot holds none."""
         if self._columns is None:

@@ -1,10 +1,10 @@
 """
-Replacement forwards for models that derive biases or windows from the number of cache slots.
+Replacement forwards for models that derive biases, windows or scales from the number of cache slots.
 
-Most Hugging Face models take a mask and positions as inputs. A few compute an ALiBi bias or a window
-themselves, from the number of slots. In the decoder's copy of such a model, these modules get a second
-``forward``, used with a position-addressed cache. With any other cache, or none, the stock forward runs,
-which the decoder is compared with.
+Most Hugging Face models take a mask and positions as inputs. A few compute an ALiBi bias, a window or the
+scale of their queries themselves, from the number of slots. In the decoder's copy of such a model, these
+modules get a second ``forward``, used with a position-addressed cache. With any other cache, or none, the
+stock forward runs, which the decoder is compared with.
 """
 
 import functools
@@ -16,6 +16,7 @@ from torch import nn
 
 from ..kv_cache.buffers import PositionedCache
 from .alibi import adapt_bloom, adapt_falcon, adapt_mpt
+from .attention_temperature import adapt_llama4
 from .gpt_neo import adapt_gpt_neo
 
 if TYPE_CHECKING:
@@ -32,6 +33,7 @@ _ADAPTERS: dict[str, Callable[[Any], dict[nn.Module, Forward]]] = {
     "transformers.models.bloom.modeling_bloom": adapt_bloom,
     "transformers.models.falcon.modeling_falcon": adapt_falcon,
     "transformers.models.gpt_neo.modeling_gpt_neo": adapt_gpt_neo,
+    "transformers.models.llama4.modeling_llama4": adapt_llama4,
     "transformers.models.mpt.modeling_mpt": adapt_mpt,
 }
 

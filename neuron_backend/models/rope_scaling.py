@@ -33,6 +33,23 @@ def fix_rope_scaling(model: "PreTrainedModel", max_length: int) -> None:
                 _fix(module, kind)
 
 
+def check_rope_scaling(model: "PreTrainedModel", max_length: int) -> None:
+    """
+    Refuse a stock *model* whose RoPE frequencies could follow from the rows of a forward.
+
+    A model that is used as it is cannot be given fixed frequencies, which :func:`fix_rope_scaling` gives to a
+    copy. Within the original length, they are the same for every row.
+
+    Raises:
+        UnsupportedArchitecture: The frequencies change within *max_length* positions.
+    """
+    for module in model.modules():
+        for kind, rope_type in _types(module):
+            # As for a copy, "dynamic" changes beyond the model's maximum positions only.
+            if rope_type == "longrope":
+                _check(type(model).__name__, _original_length(module, kind), max_length)
+
+
 def _types(module: Any) -> Iterator[tuple[str | None, str]]:
     """Layer type, or None for all layers, and RoPE type."""
     types = getattr(module, "rope_type", None)

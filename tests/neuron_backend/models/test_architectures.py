@@ -42,7 +42,7 @@ NAMES = (
 )
 
 # Models that need adaptation, and the variants that they are tested in.
-ADAPTED = ("falcon_alibi", "bloom", "mpt", "gpt_neo")
+ADAPTED = ("falcon_alibi", "bloom", "mpt", "gpt_neo", "llama4")
 
 FORMATS: tuple[str | None, ...] = (None, "int8")
 """Weight formats; None is the model's own dtype."""
@@ -228,7 +228,7 @@ class TestGraph:
     @pytest.mark.mostly_slow(every=10)
     @pytest.mark.parametrize(
         "name",
-        ["gemma2", "gemma3n", "mixtral", "llama4", *ADAPTED, "deepseek_v2", "deepseek_v3"],
+        ["gemma2", "gemma3n", "mixtral", *ADAPTED, "deepseek_v2", "deepseek_v3"],
     )
     def test_has_nothing_that_neuron_refuses(self, name: str, tiny_model: Models) -> None:
         """Masks, biases, RoPE and experts use operations that its compiler supports."""

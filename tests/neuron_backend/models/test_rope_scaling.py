@@ -9,6 +9,7 @@ import transformers
 from transformers import PreTrainedModel
 
 from decodekit.neuron_backend import CompiledDecoder, UnsupportedArchitecture
+from decodekit.neuron_backend.adapters.static_cache_decoder import StaticCacheDecoder
 from decodekit.neuron_backend.models.weights import copy_sharing_weights
 
 Models = Callable[..., PreTrainedModel]
@@ -101,6 +102,15 @@ def test_rows_that_would_change_are_refused() -> None:
         UnsupportedArchitecture, match=r"Phi3ForCausalLM .* 'max_length' must be <= 40: got 41"
     ):
         CompiledDecoder(rotating("longrope"), max_length=41, widths=(1, 4))
+
+
+def test_rows_that_would_change_over_a_static_cache_are_refused() -> None:
+    """Its model is used as it is: up to the original maximum, the frequencies are the same for every row."""
+    shape: dict[str, Any] = {"widths": (1, 4), "device": "cpu", "compile": None}
+
+    assert StaticCacheDecoder(copy.deepcopy(rotating("longrope")), max_length=40, **shape)
+    with pytest.raises(UnsupportedArchitecture, match="'max_length' must be <= 40: got 41"):
+        StaticCacheDecoder(copy.deepcopy(rotating("longrope")), max_length=41, **shape)
 
 
 def test_other_rotations_are_not_touched(tiny_model: Models) -> None:
