@@ -12,6 +12,8 @@ import importlib
 import sys
 from collections.abc import Mapping
 from importlib.metadata import PackageNotFoundError, version
+from importlib.util import find_spec
+from pathlib import Path
 from types import ModuleType
 from typing import Any, Literal
 
@@ -21,8 +23,11 @@ import torch
 INDEX = "https://pip.repos.neuron.amazonaws.com"
 """Package index with the real packages."""
 
-# The lowest major version of each real package. The stubs are 1.0 and 1.0.post1.
+# The lowest major version of each real package. The stubs of the first two are 1.0 and 1.0.post1.
 _FIRST_MAJOR = {"torch-neuronx": 2, "neuronx-cc": 2, "neuronx-distributed": 0}
+
+# A folder of each real package whose stub has a version that the real one could have too.
+_FOLDERS = {"neuronx-distributed": "trace"}
 
 
 @attrs.frozen
@@ -120,7 +125,19 @@ def _version(name: str) -> str | None:
 
 def _is_real(name: str, number: str) -> bool:
     major = number.partition(".")[0]
-    return major.isdigit() and int(major) >= _FIRST_MAJOR[name]
+    if not major.isdigit() or int(major) < _FIRST_MAJOR[name]:
+        return False
+    return name not in _FOLDERS or _has_folder(name.replace("-", "_"), _FOLDERS[name])
+
+
+def _has_folder(package: str, folder: str) -> bool:
+    """Whether *package*, which is not imported, has a *folder*."""
+    try:
+        spec = find_spec(package)
+    except ValueError:  # a module without a spec
+        return False
+    places = None if spec is None else spec.submodule_search_locations
+    return any((Path(place) / folder).is_dir() for place in places or ())
 
 
 def _classify(module: ModuleType, facts: Mapping[str, Any]) -> NeuronFound:

@@ -36,14 +36,17 @@ def install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Install
     monkeypatch.setattr(torch, "neuron", None, raising=False)
     names = []
 
-    def put(distribution: str, version: str, code: str | None = "") -> None:
+    def put(distribution: str, version: str, code: str | None = "", folder: str | None = None) -> None:
         name = distribution.replace("-", "_")
         names.append(name)
         facts = tmp_path / f"{name}-{version}.dist-info"
         facts.mkdir()
         (facts / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {distribution}\nVersion: {version}\n")
+        if folder is not None:
+            (tmp_path / name / folder).mkdir(parents=True)
         if code is not None:
-            (tmp_path / f"{name}.py").write_text(textwrap.dedent(code))
+            file = f"{name}.py" if folder is None else f"{name}/__init__.py"
+            (tmp_path / file).write_text(textwrap.dedent(code))
         importlib.invalidate_caches()
 
     yield put
@@ -127,7 +130,7 @@ class TestProbe:
     def test_looks_for_a_model_builder(self, code: str, expected: bool, install: Install) -> None:
         """Which shares a state among several widths."""
         install("torch-neuronx", "2.9.0.2.15.32035", TRACED)
-        install("neuronx-distributed", "0.17.26814", code)
+        install("neuronx-distributed", "0.17.26814", code, folder="trace")
         found = probe()
 
         assert expected == found.model_builder
@@ -148,6 +151,17 @@ class TestProbe:
         assert "torch_neuronx" not in sys.modules
         assert "torch-neuronx 1.0 is an empty package of the public index" in str(found)
         assert detect.INDEX in str(found)
+
+    @pytest.mark.parametrize("folder", [None, "docs"])
+    def test_knows_the_stub_of_nxd_by_what_it_lacks(self, folder: str | None, install: Install) -> None:
+        """Its version could be that of a real one."""
+        install("torch-neuronx", "2.9.0.2.15.32035", TRACED)
+        install("neuronx-distributed", "0.1.0", folder=folder)
+        found = probe()
+
+        assert ({"neuronx-distributed": "0.1.0"}, False) == (dict(found.stubs), found.model_builder)
+        assert "neuronx-distributed" not in found.versions
+        assert "neuronx_distributed" not in sys.modules
 
     def test_a_stub_of_the_compiler_is_not_a_compiler(self, install: Install) -> None:
         """Beside a real torch-neuronx."""
