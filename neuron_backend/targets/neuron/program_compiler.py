@@ -12,6 +12,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -19,7 +20,7 @@ from typing import Any
 import attrs
 
 from ...artifacts.kept_programs import digest_of, keep, kept
-from ...progress import SILENT, Progress, stage
+from ...progress import SILENT, Notes, Progress, stage
 from .detect import neuron_versions
 from .layout_optimization import (
     LAYOUT,
@@ -104,7 +105,7 @@ class ProgramCompiler:
         return found
 
     def _fate_of_the_others(self, priority: str | None) -> str:
-        if priority in self._failures:
+        if not self._failures.keys().isdisjoint({priority, LAYOUT}):
             return ", and the others were not tried"
         return ", the others are kept" if self.reuse else ""
 
@@ -113,16 +114,15 @@ class ProgramCompiler:
         first = traces[priority]
         mark_weights(first)
         make = partial(compile_priority, priority, first, self.arguments, self.workdir)
-        made = self._tried(priority, first.hlo, make, layout="chosen")
+        made = self._tried(priority, partial(_serialized, first), make, layout="chosen")
         if made is None or WRAPPED not in made.files:
             return {} if made is None else {priority: made}
         chosen = choice_in(folder, made.files)
-        with stage(self.progress, "compiling the layout of weights"):
-            layout = self._made(
-                made.files[WRAPPED],
-                lambda: compile_layout(first, chosen, self.workdir),
-                weights=dict(first.weight_name_to_idx),
-            )
+        wrapped = made.files[WRAPPED]
+        make = partial(compile_layout, first, chosen, self.workdir)
+        layout = self._tried(LAYOUT, lambda: wrapped, make, weights=dict(first.weight_name_to_idx))
+        if layout is None:
+            return {priority: made}
         for name in traces.keys() - {priority}:
             apply_layout(name, traces[name], first, chosen)
         return {priority: made, LAYOUT: layout}
@@ -130,7 +130,9 @@ class ProgramCompiler:
     def _compile_each(self, traces: Mapping[str, Any]) -> dict[str, CompiledFiles]:
         with ThreadPoolExecutor() as executor:
             running = {
-                name: executor.submit(self._tried, name, trace.hlo, partial(self._neff, name, trace))
+                name: executor.submit(
+                    self._tried, name, partial(_serialized, trace), partial(self._neff, name, trace)
+                )
                 for name, trace in traces.items()
             }
             results = {name: future.result() for name, future in running.items()}
@@ -149,14 +151,13 @@ class ProgramCompiler:
         return {NEFF: Path(made.neff_filepath).read_bytes()}
 
     def _tried(
-        self, name: str, graph: Any, make: Callable[[], dict[str, bytes]], **facts: object
+        self, name: str, graph: Callable[[], bytes], make: Callable[[], dict[str, bytes]], **facts: object
     ) -> CompiledFiles | None:
         """The result of one program, reported; None if it failed."""
         result: CompiledFiles | Exception
         try:
-            with stage(self.progress, f"compiling {name}", self._numbers[name], len(self._numbers)) as notes:
-                # Maps in the message have no order of their own.
-                result = self._made(graph.SerializeToString(deterministic=True), make, **facts)
+            with self._stage(name) as notes:
+                result = self._made(graph(), make, **facts)
                 notes.text = "compiled before" if result.was_kept else ""
         except Exception as error:
             result = error
@@ -166,6 +167,11 @@ class ProgramCompiler:
             if self.report is not None:
                 self.report(name, result)
         return None if isinstance(result, Exception) else result
+
+    def _stage(self, name: str) -> AbstractContextManager[Notes]:
+        if name == LAYOUT:
+            return stage(self.progress, "compiling the layout of weights")
+        return stage(self.progress, f"compiling {name}", self._numbers[name], len(self._numbers))
 
     def _made(self, graph: bytes, make: Callable[[], dict[str, bytes]], **facts: object) -> CompiledFiles:
         start = time.perf_counter()
@@ -189,6 +195,12 @@ class ProgramCompiler:
             versions=neuron_versions(),
             **facts,
         )
+
+
+def _serialized(trace: Any) -> bytes:
+    # Maps in the message have no order of their own.
+    graph: bytes = trace.hlo.SerializeToString(deterministic=True)
+    return graph
 
 
 def assemble(traces: Mapping[str, Any], compiled: Mapping[str, CompiledFiles], world_size: int) -> Any:
