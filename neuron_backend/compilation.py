@@ -9,15 +9,22 @@ import torch
 
 from ..decoding.protocols import Processor, Sampler
 from ..decoding.validation import as_tuple, is_whole
-from .kv_cache.shapes import decoder_shape, decoder_tree_widths, default_max_length, default_row_widths
+from .kv_cache.shapes import (
+    decoder_shape,
+    decoder_tree_widths,
+    default_max_length,
+    default_row_widths,
+    widths_within,
+)
 from .kv_cache.spans import decoder_spans
 from .models.model_source import check_model, config_of
+from .models.unsupported import UnsupportedArchitecture
 from .models.weights import weight_dtype
 from .on_device_sampling.pipeline_validation import check_rows, validate_pipeline
 from .progress import stage
 from .progress_option import ProgressOption, progress_of
 from .targets.registry import resolve
-from .targets.target import Target, serves_rows, serves_rows_unasked
+from .targets.target import LimitsWrites, Target, serves_rows, serves_rows_unasked
 from .threads import check_threads
 
 if TYPE_CHECKING:
@@ -61,7 +68,8 @@ def compile_decoder(
 
         widths: Columns of the forwards (token buckets), ascending, at most *max_length*; one program each.
             None: 1, 5 and 128; on Neuron 1, 5 and powers of two from 128 to *max_length*, or 1, 5 and 64
-            where a single program serves all of them; each limited to *max_length*.
+            where a single program serves all of them; each limited to *max_length*, and on
+            ``"neuron-native"`` to forwards that write at most 2**24 keys of a layer.
 
         scored_width: Forwards up to this width score every column, wider ones the last. None: the largest
             width up to 32, else the smallest.
@@ -192,7 +200,7 @@ def compile_decoder(
             loaded,
             batch_size=batch_size,
             max_length=max_length,
-            widths=_widths(compiler, loaded.config, max_length) if widths is None else widths,
+            widths=_widths_of(compiler, loaded, batch_size, max_length) if widths is None else widths,
             scored_width=scored_width,
             tree_widths=tree_widths,
             spans=spans,
@@ -259,6 +267,24 @@ def _row_widths(target: Target, decoder: "CompiledDecoder", widths: Sequence[int
     if widths is not None:
         return tuple(widths)
     return default_row_widths(decoder.shape) if serves_rows_unasked(target) else ()
+
+
+def _widths_of(
+    target: Target, model: "PreTrainedModel", batch_size: int, max_length: int | None
+) -> tuple[int, ...]:
+    """Default widths of a decoder over *model*, within the target's limit."""
+    widths = _widths(target, model.config, max_length)
+    # The decoder rejects an invalid batch size.
+    if not isinstance(target, LimitsWrites) or not is_whole(batch_size) or batch_size < 1:
+        return widths
+    from .kv_cache.geometry import Geometry
+
+    try:
+        geometry = Geometry.of(model)
+    except UnsupportedArchitecture:
+        # The decoder refuses the model, or its copy runs where this one in training mode does not.
+        return widths
+    return widths_within(widths, batch_size, geometry, target.largest_write)
 
 
 def _widths(target: Target, config: "PretrainedConfig", max_length: int | None) -> tuple[int, ...]:

@@ -28,6 +28,7 @@ FOREIGN = {
     "neuron_backend/serialization/replaced_folder.py": {"AttributeError"},
     # Models, configs and caches of transformers
     # AttributeError: files of another form than transformers expects
+    "neuron_backend/models/attention_temperature.py": {"attn_temperature_tuning", "use_rope"},
     "neuron_backend/models/cache_argument.py": {"cache", "past_key_values"},
     "neuron_backend/models/gguf_file.py": {"AttributeError"},
     "neuron_backend/models/tokenizer_source.py": {"AttributeError"},

@@ -11,6 +11,8 @@ from .spans import SHORTEST, powers_of_two
 if TYPE_CHECKING:
     from transformers import PretrainedConfig
 
+    from .geometry import Geometry
+
 DEFAULT_WIDTHS = (1, 5, 128)
 """Default widths of decoders that run on the host."""
 
@@ -38,6 +40,29 @@ def neuron_widths(max_length: int) -> tuple[int, ...]:
     (1, 5, 128, 256, 500)
     """
     return clip_widths((1, 5, *powers_of_two(SHORTEST, max_length)), max_length)
+
+
+def widths_within(
+    widths: Sequence[int], batch_size: int, geometry: "Geometry", largest_write: int
+) -> tuple[int, ...]:
+    """
+    The *widths* whose forwards write at most *largest_write* keys, or values, of a layer; one at least.
+
+    Args:
+        widths: Columns of the forwards, ascending.
+
+        batch_size: Rows of each.
+
+        geometry: Heads of the model, or of the part of it that one process holds.
+
+        largest_write: Limit of batch size x heads x width x head_dim.
+    """
+    column = batch_size * max(
+        numbers
+        for layer in geometry.layers
+        for numbers in (layer.key_heads * layer.key_dim, layer.value_heads * layer.value_dim)
+    )
+    return tuple(width for width in widths if width * column <= largest_write) or tuple(widths[:1])
 
 
 def clip_widths(widths: Sequence[int], max_length: int) -> tuple[int, ...]:

@@ -150,6 +150,14 @@ def serves_rows_unasked(target: Target) -> bool:
 
 
 @runtime_checkable
+class LimitsWrites(Protocol):
+    """A target that limits how many numbers one operation writes into the cache."""
+
+    largest_write: ClassVar[int]
+    """Keys, or values, of one layer that a forward may write: batch size x heads x width x head_dim."""
+
+
+@runtime_checkable
 class TakesCompilerArguments(Protocol):
     """A target whose compiler takes arguments."""
 

@@ -18,7 +18,7 @@ from ...artifacts import trust
 from ...artifacts.manifest import Manifest
 from ...artifacts.packages import Package
 from ...kv_cache.shapes import neuron_widths
-from ...lint.budget import lint_budget
+from ...lint.budget import BUDGET, lint_budget
 from ...lint.graph_lint import lint_graph
 from ...lowering.step_graphs import ProgramShape, lower_step, program_shapes
 from ...progress import stage
@@ -88,6 +88,7 @@ class NativeTarget:
 
     name: ClassVar[str] = "neuron-native"
     copies_by_program: ClassVar[bool] = True
+    largest_write: ClassVar[int] = BUDGET.scatter_indices
 
     strict: bool = attrs.field(default=True, validator=validators.instance_of(bool))
     """

@@ -25,6 +25,22 @@ class TestNeuronWidths:
         assert widths == compile_decoder(model, max_length=max_length, target=NativeTarget()).shape.widths
         assert (1, 5, 128) == compile_decoder(model, target="eager").shape.widths
 
+    def test_are_within_the_budget_of_a_scatter(self, tiny_model, monkeypatch):
+        """Two heads of eight numbers in two rows: 32 for each column. Widths that are given are kept."""
+        monkeypatch.setattr(NativeTarget, "require", lambda self: None)
+        monkeypatch.setattr(NativeTarget, "compile", lambda self, decoder: None)
+        monkeypatch.setattr(NativeTarget, "largest_write", 32 * 100)
+        model = tiny_model("llama")
+
+        def widths(**shape):
+            return compile_decoder(model, batch_size=2, target=NativeTarget(), **shape).shape.widths
+
+        assert (1, 5) == widths()
+        assert (1, 5, 100) == widths(max_length=100)
+        assert (1, 128) == widths(widths=(1, 128))
+        monkeypatch.setattr(NativeTarget, "largest_write", 16)
+        assert (1,) == widths()
+
     def test_a_length_that_is_none_is_refused_as_ever(self, tiny_model, monkeypatch):
         """By its own rule."""
         monkeypatch.setattr(NativeTarget, "require", lambda self: None)
