@@ -17,7 +17,8 @@ from ..models.gguf_file import is_gguf, load_gguf_config
 from ..models.model_source import RemoteCodeError, is_hub_id, without_remote_code
 from ..models.unsupported import UnsupportedArchitecture
 
-_EXPERT = re.compile(r"(^|\.)experts\.")
+# JetMoE's attention has its router and a bias of all tokens there.
+_EXPERT = re.compile(r"(^|\.)experts\.(?!router\.|bias$)")
 _EXPERT_COUNTS = ("num_local_experts", "num_experts", "n_routed_experts")
 _ACTIVE_EXPERTS = ("num_experts_per_tok", "experts_per_token", "moe_topk", "moe_k")
 
@@ -82,6 +83,7 @@ class ModelFacts:
         # First, since it raises the best error for a model without attention.
         geometry = Geometry.of(model)
         config = model.config.get_text_config(decoder=True)
+        experts = _first(config, _EXPERT_COUNTS)
         return cls(
             architecture=geometry.architecture,
             dtype=str(model.dtype).removeprefix("torch."),
@@ -90,8 +92,8 @@ class ModelFacts:
             heads=_required(geometry.architecture, config, "num_attention_heads"),
             layers=_required(geometry.architecture, config, "num_hidden_layers"),
             geometry=geometry,
-            weights=_weights(model),
-            experts=_first(config, _EXPERT_COUNTS),
+            weights=_weights(model, experts),
+            experts=experts,
             active_experts=_first(config, _ACTIVE_EXPERTS),
         )
 
@@ -182,7 +184,7 @@ def _choose_experts(model: PreTrainedModel) -> None:
         )
 
 
-def _weights(model: PreTrainedModel) -> tuple[Weight, ...]:
+def _weights(model: PreTrainedModel, experts: int) -> tuple[Weight, ...]:
     # A tied tensor has several owners and counts once.
     owners: dict[int, list[nn.Module]] = {}
     for module in model.modules():
@@ -190,10 +192,12 @@ def _weights(model: PreTrainedModel) -> tuple[Weight, ...]:
             owners.setdefault(id(tensor), []).append(module)
     head = model.get_output_embeddings()  # type: ignore[no-untyped-call]
     named = (*model.named_parameters(), *model.named_buffers())
-    return tuple(_weight(name, tensor, owners[id(tensor)], head) for name, tensor in named)
+    return tuple(_weight(name, tensor, owners[id(tensor)], head, experts) for name, tensor in named)
 
 
-def _weight(name: str, tensor: Tensor, owners: list[nn.Module], head: nn.Module | None) -> Weight:
+def _weight(
+    name: str, tensor: Tensor, owners: list[nn.Module], head: nn.Module | None, experts: int
+) -> Weight:
     matrix = tensor.dim() == 2
     # A subclass may do something else with its weight, so the exact type counts.
     linear = matrix and any(type(owner) in (nn.Linear, Conv1D) for owner in owners)
@@ -206,7 +210,8 @@ def _weight(name: str, tensor: Tensor, owners: list[nn.Module], head: nn.Module 
         linear=linear,
         head=linear and any(owner is head for owner in owners),
         embedding=matrix and any(isinstance(owner, nn.Embedding) for owner in owners),
-        expert=bool(_EXPERT.search(name)),
+        # Where experts have no module of that name, they are one tensor: [experts, out, in].
+        expert=bool(_EXPERT.search(name)) or (tensor.dim() == 3 and len(tensor) == experts),
     )
 
 

@@ -319,6 +319,26 @@ class TestReading:
         assert experts / 2 == read(1)
         assert pytest.approx(experts / 4 * sum(met) / len(met)) == read(2)
 
+    def test_experts_without_a_module_of_that_name(self):
+        """JetMoE: those of its MLPs, and of its attention, whose router and bias all tokens read."""
+        config = transformers.JetMoeConfig(
+            vocab_size=61,
+            hidden_size=32,
+            intermediate_size=48,
+            num_hidden_layers=1,
+            num_key_value_heads=2,
+            kv_channels=8,
+            num_local_experts=4,
+            num_experts_per_tok=2,
+        )
+        facts = ModelFacts.of(transformers.JetMoeForCausalLM(config).eval())
+
+        parts = [f"{side}_linear.weight" for side in ("input", "output")]
+        modules = ("mlp", "self_attention.experts")
+        assert {f"model.layers.0.{module}.{part}" for module in modules for part in parts} == {
+            weight.name for weight in facts.weights if weight.expert
+        }
+
     def test_experts_in_fewer_bits_too(self, tiny_model):
         """As separate layers, as in transformers 4."""
         facts = ModelFacts.of(tiny_model("mixtral"))
