@@ -245,6 +245,9 @@ class _GuidedMatcher:
 
     _at: Any = attrs.field(init=False)
 
+    _has_mask: bool = attrs.field(default=False, init=False)
+    """Whether the mask was made where it is now, for which the lexer must not have failed."""
+
     @_used.default
     def _current(self) -> Any:
         return self._start.matcher
@@ -260,6 +263,7 @@ class _GuidedMatcher:
         )
         if self._failed():
             return torch.zeros(self._vocab_size, dtype=torch.bool)
+        self._has_mask = True
         unpacked = np.unpackbits(bits, count=self._vocab_size, bitorder="little")
         return torch.from_numpy(unpacked).view(torch.bool)
 
@@ -267,6 +271,7 @@ class _GuidedMatcher:
         """See :class:`~decodekit.processors.grammar.matcher.Matcher`."""
         # The engine treats an unknown id as an error, not as a refusal.
         known = list(itertools.takewhile(lambda token: 0 <= token < self._vocab_size, ids))
+        self._has_mask = False
         took: int = self._tried(
             lambda: self._at.try_consume_tokens(known), lambda number: number == len(known)
         )
@@ -277,13 +282,15 @@ class _GuidedMatcher:
     def rewind(self, n: int) -> None:
         """See :class:`~decodekit.processors.grammar.matcher.Matcher`."""
         del self._ids[len(self._ids) - n :]
+        self._has_mask = False
         # Some grammars (max_tokens, stop) cannot roll back.
         if not self._at.rollback(n):
             self._restart()
 
     def finished(self) -> bool:
         """See :class:`~decodekit.processors.grammar.matcher.Matcher`."""
-        accepts: bool = self._tried(lambda: self._at.is_accepting(), bool)
+        # Asking whether the lexer failed takes as long as a mask.
+        accepts: bool = self._tried(lambda: self._at.is_accepting(), lambda yes: yes or self._has_mask)
         return accepts
 
     def _tried(self, step: Callable[[], Any], is_clear: Callable[[Any], bool]) -> Any:
@@ -315,5 +322,6 @@ class _GuidedMatcher:
     def _replay(self) -> int:
         self._used = self._current()
         self._at = self._begin()
+        self._has_mask = False
         took: int = self._at.try_consume_tokens(self._ids)
         return took
