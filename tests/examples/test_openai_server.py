@@ -355,7 +355,7 @@ class TestRefusals:
             pytest.param({"store": True}, "store", "'store' must be false", id="store"),
             pytest.param({"temperature": 3}, "temperature", "'temperature' must be 0 to 2", id="hot"),
             pytest.param({"temperature": True}, "temperature", "must be a number", id="bool"),
-            pytest.param({"temperature": 1e-40}, "temperature", "must be > 0, at least", id="tiny"),
+            pytest.param({"temperature": -1e-40}, "temperature", "'temperature' must be 0 to 2", id="below"),
             pytest.param({"top_p": 0}, "top_p", "'top_p' must be > 0", id="top_p"),
             pytest.param({"seed": 1.5}, "seed", "'seed' must be a whole number", id="seed"),
             pytest.param({"max_tokens": 0}, "max_tokens", "'max_tokens' must be >= 1", id="max_tokens"),
