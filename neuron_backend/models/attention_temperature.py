@@ -35,8 +35,9 @@ def check_attention_temperature(model: "PreTrainedModel", max_length: int) -> No
     Raises:
         UnsupportedArchitecture: Queries within *max_length* positions are scaled.
     """
-    for module in model.modules():
-        if _is_tuned(module) and max_length >= module.floor_scale:
+    tuned: list[Any] = [module for module in model.modules() if _is_tuned(module)]
+    for module in tuned:
+        if max_length >= module.floor_scale:
             raise UnsupportedArchitecture(
                 type(model).__name__,
                 f"it scales queries from position {module.floor_scale - 1} on, by the length of the cache: "
@@ -59,7 +60,7 @@ def _attention(
 ) -> tuple[Tensor, Tensor | None]:
     def heads(projection: nn.Module) -> Tensor:
         states: Tensor = projection(hidden_states)
-        return states.unflatten(-1, (-1, attention.head_dim))
+        return states.view(*states.shape[:-1], -1, attention.head_dim)
 
     query = heads(attention.q_proj)
     scales = _scales(cache.column_positions, attention.floor_scale, attention.attn_scale)
@@ -79,5 +80,6 @@ def _scales(positions: Tensor, floor_scale: int, attn_scale: float) -> Tensor:
 
 def _kernel(attention: Any) -> Callable[..., Any]:
     default = sys.modules[type(attention).__module__].eager_attention_forward
-    found: Callable[..., Any] = AttentionInterface().get(attention.config._attn_implementation, default)
+    known = AttentionInterface()  # type: ignore[no-untyped-call]
+    found: Callable[..., Any] = known.get(attention.config._attn_implementation, default)
     return found

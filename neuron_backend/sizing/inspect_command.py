@@ -136,6 +136,7 @@ def _instance(sizing: Sizing, instance: Instance, degree: int | None) -> dict[st
             "bandwidth_per_core": instance.bandwidth,
         },
         "tp_degrees": list(possible),
+        "compile_decoder_tp_degrees": [n for n in possible if _is_compiled(sizing, n)],
         "cores_needed": needed,
         "guide": {
             "weight_bytes": guide.weight_bytes,
@@ -147,6 +148,11 @@ def _instance(sizing: Sizing, instance: Instance, degree: int | None) -> dict[st
         "fits": sizing.fits(instance, used),
         "decoding": _decoding(sizing, instance.bandwidth, used),
     }
+
+
+def _is_compiled(sizing: Sizing, degree: int) -> bool:
+    """Whether ``compile_decoder(tp_degree=degree)`` takes such a model; NxD Inference may all the same."""
+    return degree == 1 or (sizing.storage is None and sizing.model.tp_divisor % degree == 0)
 
 
 def _machine(sizing: Sizing, bandwidth: Bandwidth, memory: int, cache: int) -> dict[str, Any]:

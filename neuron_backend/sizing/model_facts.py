@@ -1,6 +1,7 @@
 """Facts of a model that sizing needs, read from its config without weights."""
 
 import re
+from collections.abc import Set
 from os import PathLike
 from pathlib import Path
 
@@ -16,6 +17,7 @@ from ..kv_cache.geometry import Geometry
 from ..models.gguf_file import is_gguf, load_gguf_config
 from ..models.model_source import RemoteCodeError, is_hub_id, without_remote_code
 from ..models.unsupported import UnsupportedArchitecture
+from ..tensor_parallel.parallel_plan import ParallelPlan
 
 # JetMoE's attention has its router and a bias of all tokens there.
 _EXPERT = re.compile(r"(^|\.)experts\.(?!router\.|bias$)")
@@ -43,6 +45,12 @@ class Weight:
 
     expert: bool
     """Whether it belongs to an expert, which only the tokens routed to it read."""
+
+    divided: bool = True
+    """Whether each of several cores holds a part of it, rather than all of it."""
+
+    whole_besides: bool = False
+    """Whether each core holds it whole besides: an embedding that is tied to a divided output head."""
 
     @property
     def bytes(self) -> int:
@@ -72,6 +80,9 @@ class ModelFacts:
     active_experts: int
     """Experts per layer that a token is routed to."""
 
+    tp_divisor: int = 1
+    """What each ``tp_degree`` of :func:`~..compilation.compile_decoder` divides; 0 if all numbers do."""
+
     @classmethod
     def of(cls, model: PreTrainedModel) -> "ModelFacts":
         """
@@ -84,6 +95,7 @@ class ModelFacts:
         geometry = Geometry.of(model)
         config = model.config.get_text_config(decoder=True)
         experts = _first(config, _EXPERT_COUNTS)
+        plan = _plan(model)
         return cls(
             architecture=geometry.architecture,
             dtype=str(model.dtype).removeprefix("torch."),
@@ -92,9 +104,10 @@ class ModelFacts:
             heads=_required(geometry.architecture, config, "num_attention_heads"),
             layers=_required(geometry.architecture, config, "num_hidden_layers"),
             geometry=geometry,
-            weights=_weights(model, experts),
+            weights=_weights(model, experts, None if plan is None else plan.shards.keys()),
             experts=experts,
             active_experts=_first(config, _ACTIVE_EXPERTS),
+            tp_divisor=1 if plan is None else plan.divisor,
         )
 
 
@@ -184,15 +197,40 @@ def _choose_experts(model: PreTrainedModel) -> None:
         )
 
 
-def _weights(model: PreTrainedModel, experts: int) -> tuple[Weight, ...]:
-    # A tied tensor has several owners and counts once.
+def _plan(model: PreTrainedModel) -> ParallelPlan | None:
+    """How ``compile_decoder(tp_degree=)`` divides *model*; None if it does not."""
+    try:
+        return ParallelPlan.of(model, 1)
+    except UnsupportedArchitecture:
+        return None
+
+
+def _weights(model: PreTrainedModel, experts: int, sharded: Set[str] | None) -> tuple[Weight, ...]:
+    """The weights; those named *sharded* are divided among cores, or all if that is None."""
+    # A tied tensor has several owners and names, and counts once.
     owners: dict[int, list[nn.Module]] = {}
     for module in model.modules():
         for tensor in (*module.parameters(recurse=False), *module.buffers(recurse=False)):
             owners.setdefault(id(tensor), []).append(module)
+    names: dict[int, set[str]] = {}
+    for name, tensor in (
+        *model.named_parameters(remove_duplicate=False),
+        *model.named_buffers(remove_duplicate=False),
+    ):
+        names.setdefault(id(tensor), set()).add(name)
     head = model.get_output_embeddings()  # type: ignore[no-untyped-call]
     named = (*model.named_parameters(), *model.named_buffers())
-    return tuple(_weight(name, tensor, owners[id(tensor)], head, experts) for name, tensor in named)
+    found = (
+        (_weight(name, tensor, owners[id(tensor)], head, experts), names[id(tensor)])
+        for name, tensor in named
+    )
+    return tuple(weight if sharded is None else _placed(weight, own, sharded) for weight, own in found)
+
+
+def _placed(weight: Weight, names: Set[str], sharded: Set[str]) -> Weight:
+    """*weight*, which has these *names*, where a plan that divides those *sharded* puts it."""
+    divided = not names.isdisjoint(sharded)
+    return attrs.evolve(weight, divided=divided, whole_besides=divided and not names <= sharded)
 
 
 def _weight(

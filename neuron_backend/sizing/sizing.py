@@ -84,10 +84,14 @@ class Sizing:
         """
         Weights and cache on each of *degree* cores.
 
+        Weights are divided as ``compile_decoder(tp_degree=)`` divides them: what the model's plan leaves out,
+        such as norms, and embeddings of some models, is whole on each core. All are divided equally if the
+        model has no plan.
+
         A key/value head is not split: if a model has fewer of them than cores, some cores hold the
         same head.
         """
-        return -(-self.weight_bytes // degree) + self.slots * self._slot_bytes(degree)
+        return self._core_weights(degree) + self.slots * self._slot_bytes(degree)
 
     def cores_needed(self, instance: Instance) -> int | None:
         """
@@ -116,9 +120,9 @@ class Sizing:
         to. With random routing to k of E experts, B tokens read ``1 - (1 - k/E)^B`` of the experts, which
         is exact for one row.
         """
-        read = sum(map(self._read, self.model.weights))
+        read = sum(self._read(weight, degree) for weight in self.model.weights)
         attended = 1 + self.scratch + span
-        return read / degree + attended * self._slot_bytes(degree)
+        return read + attended * self._slot_bytes(degree)
 
     def tokens_per_second(self, bandwidth: float, span: int, degree: int = 1) -> float:
         """
@@ -136,10 +140,32 @@ class Sizing:
     def _stored(self, weight: Weight) -> int:
         return sum(self._parts(weight))
 
-    def _read(self, weight: Weight) -> float:
+    def _core_weights(self, degree: int) -> int:
+        """Bytes of weights on each of *degree* cores."""
+        if degree == 1:
+            return self.weight_bytes
+        divided = whole = 0
+        for weight in self.model.weights:
+            matrix, table = self._parts(weight)
+            if not weight.divided:
+                whole += matrix + table
+            elif weight.whole_besides:
+                # Of a tied embedding, the output head is divided.
+                divided, whole = divided + matrix, whole + weight.bytes
+            else:
+                divided += matrix + table
+        return -(-divided // degree) + whole
+
+    def _read(self, weight: Weight, degree: int) -> float:
+        """Bytes that each of *degree* cores reads of it to decode one token of every row."""
         matrix, table = self._parts(weight)
         row = table // weight.shape[0] if table else 0
-        return self._read_share(weight) * matrix + min(row * self.shape.batch_size, table)
+        rows = min(row * self.shape.batch_size, table)
+        whole = not weight.divided
+        rows_are_whole = whole or weight.whole_besides
+        return self._read_share(weight) * matrix / (1 if whole else degree) + rows / (
+            1 if rows_are_whole else degree
+        )
 
     def _parts(self, weight: Weight) -> tuple[int, int]:
         """Bytes that are read whole, and bytes of an embedding table."""

@@ -110,6 +110,9 @@ class ParallelPlan:
     shards: dict[str, Shard]
     """Name of each sharded parameter to how; replicated parameters are absent."""
 
+    divisor: int
+    """What each possible number of ranks divides: heads and sizes of layers; 0 if all numbers do."""
+
     @classmethod
     def of(cls, model: "PreTrainedModel", tp_degree: int) -> "ParallelPlan":
         """
@@ -140,7 +143,7 @@ class ParallelPlan:
                 name, "its tensor-parallel plan divides none of its layers; tp_degree=1 serves it whole"
             )
         _check_counts(name, counts, tp_degree)
-        return cls(architecture=name, modules=modules, shards=shards)
+        return cls(architecture=name, modules=modules, shards=shards, divisor=math.gcd(*counts.values()))
 
 
 def _styles(architecture: str, model: "PreTrainedModel") -> dict[str, str]:

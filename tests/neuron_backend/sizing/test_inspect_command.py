@@ -194,6 +194,14 @@ def test_shared_key_value_heads_are_reported(config, capsys):
         assert shared == ("some cores hold the same key/value head" in capsys.readouterr().out)
 
 
+def test_degrees_that_a_compile_refuses_are_told_apart(config, capsys):
+    """Four heads, two of keys and values; and floating weights only."""
+    for storage, expected in (([], [1, 2]), (["--weights", "int8"], [1])):
+        report = inspect(capsys, config, "--instance", "trn2.3xlarge", *storage)
+
+        assert ([1, 2, 4], expected) == (report["tp_degrees"], report["compile_decoder_tp_degrees"])
+
+
 def test_divided_weights_in_few_bits_are_reported(config, capsys):
     """A tensor-parallel decoder takes floating weights only."""
     for degree, weights, said in (("1", "int8", False), ("2", "int8", True), ("2", None, False)):
