@@ -1,10 +1,13 @@
 """Copies of a model that share its weights, and the dtypes of weights."""
 
 import copy
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, TypeVar
 
 import torch
 from torch import Tensor, nn
+
+from .kept_dtypes import kept_in_float32
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -47,16 +50,19 @@ def copy_sharing_weights(model: Model, dtype: torch.dtype | None = None) -> Mode
 
     Modules and config are copied: *model* is not modified, and later changes to it have no effect on the
     copy. Tensors are shared unless *dtype* differs from theirs. Non-persistent buffers, such as RoPE
-    frequencies, keep their dtype, as they do when a model is loaded in another dtype.
+    frequencies, keep their dtype, and what transformers keeps in float32 (:mod:`.kept_dtypes`) is float32,
+    as when a model is loaded in another dtype. Floating tensors of 8 bits are the codes of a quantised
+    weight, whose scales belong to them, and stay.
     """
     # Its imports take seconds.
     from .adaptation import adapt
 
     derived = derived_buffers(model)
     tensors = {**dict(model.named_parameters()), **dict(model.named_buffers())}
+    wanted = {} if dtype is None else _wanted_dtypes(model, tensors, dtype)
     # deepcopy takes what is in its memo as already copied.
     memo = {
-        id(tensor): tensor if name in derived else _converted(tensor, dtype)
+        id(tensor): tensor if name in derived else _converted(tensor, wanted.get(name))
         for name, tensor in tensors.items()
     }
     twin: Model = copy.deepcopy(model, memo)
@@ -75,8 +81,20 @@ def _choose_experts(model: "PreTrainedModel") -> None:
         model.set_experts_implementation("batched_mm")
 
 
+def _wanted_dtypes(
+    model: "PreTrainedModel", tensors: Mapping[str, Tensor], dtype: torch.dtype
+) -> dict[str, torch.dtype]:
+    """Dtype of each of *tensors* that a conversion to *dtype* is about, by name."""
+    kept = kept_in_float32(model, dtype)
+    return {
+        name: torch.float32 if name in kept else dtype
+        for name, tensor in tensors.items()
+        if tensor.is_floating_point() and tensor.itemsize > 1
+    }
+
+
 def _converted(tensor: Tensor, dtype: torch.dtype | None) -> Tensor:
-    wanted = dtype if dtype is not None and tensor.is_floating_point() else tensor.dtype
+    wanted = tensor.dtype if dtype is None else dtype
     if wanted == tensor.dtype and tensor.is_contiguous():
         return tensor
     # Compiled programs assume the contiguous strides that a loaded weight has.

@@ -7,12 +7,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import torch
+from safetensors import safe_open
 from safetensors.torch import load_file
 from torch import Tensor, nn
 
 from ..artifacts.file_hashes import check_files
 from ..artifacts.fingerprint import weight_table
-from ..artifacts.manifest import BUFFERS, CONSTANTS, NAME, Manifest
+from ..artifacts.manifest import BUFFERS, CONSTANTS, NAME, PLAIN_WEIGHTS, Manifest
 from ..artifacts.quantized_files import assemble_model, load_quantized
 from ..models.fused_projections import fuse_projections
 from ..models.gguf_file import is_gguf, load_gguf_model
@@ -97,11 +98,27 @@ def saved_model(
             trust_remote_code=False,
         )
         model = load_shard(folder, load, ranks)
+        _restore_dtypes(model, folder, manifest)
     model = copy_sharing_weights(model)
     align(model)
     found = {name: tensor for name, tensor in stored.items() if name.startswith(BUFFERS)}
     set_buffers(model, {name.removeprefix(BUFFERS): tensor for name, tensor in found.items()})
     return model
+
+
+def _restore_dtypes(model: "PreTrainedModel", folder: Path, manifest: Manifest) -> None:
+    """Read again what transformers has loaded in another dtype than it was saved in."""
+    state = model.state_dict(keep_vars=True)
+    found = weight_table(state)
+    # Such as a router's bias: float32 when loaded, and bfloat16 in a model converted by ``to()``.
+    other = {name for name in state if found[name] != manifest.weights.get(name)}
+    if not other:
+        return
+    with safe_open(folder / PLAIN_WEIGHTS, "pt") as file:
+        for name in other & set(file.keys()):
+            stored = file.get_tensor(name)
+            if weight_table({name: stored})[name] == manifest.weights.get(name):
+                state[name].data = stored
 
 
 def build_model(

@@ -1,6 +1,7 @@
 import pytest
 import torch
 from torch import nn
+from transformers import AutoModelForCausalLM
 
 from decodekit.neuron_backend.models.weights import (
     align,
@@ -8,6 +9,7 @@ from decodekit.neuron_backend.models.weights import (
     derived_buffers,
     weight_dtype,
 )
+from decodekit.neuron_backend.quantization.quantized import quantize
 
 
 class TestAdopt:
@@ -29,6 +31,32 @@ class TestAdopt:
             twin = copy_sharing_weights(tiny_model("opt"), dtype)
 
             assert twin.lm_head.weight is twin.model.decoder.embed_tokens.weight
+
+    @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float64])
+    @pytest.mark.parametrize("name", ["deepseek_v3", "gpt_oss"])
+    def test_gives_the_tensors_that_loading_in_the_dtype_gives(self, name, dtype, tiny_model, tmp_path):
+        """Routers keep float32 in every dtype, and norms of GPT-OSS in float16."""
+        tiny_model(name).save_pretrained(tmp_path)
+        loaded = AutoModelForCausalLM.from_pretrained(tmp_path, dtype=dtype).state_dict()
+
+        converted = copy_sharing_weights(tiny_model(name), dtype).state_dict()
+
+        assert loaded.keys() == converted.keys()
+        for key, tensor in loaded.items():
+            assert tensor.dtype == converted[key].dtype, key
+            assert torch.equal(tensor, converted[key]), key
+
+    def test_keeps_the_codes_of_quantised_weights(self, tiny_model):
+        """Floating tensors of 8 bits mean nothing without their scales."""
+        model = copy_sharing_weights(tiny_model("llama"))
+        quantize(model, "float8")
+
+        twin = copy_sharing_weights(model, torch.bfloat16)
+
+        layer, found = model.model.layers[0].mlp.up_proj, twin.model.layers[0].mlp.up_proj
+        assert torch.float8_e4m3fn == found.quantized.dtype
+        assert found.quantized is layer.quantized
+        assert torch.bfloat16 == found.scale.dtype
 
 
 class TestAlign:

@@ -67,7 +67,7 @@ class TestRoundTrip:
         assert ("cpu", False, compiled.shape) == (loaded.target, loaded.compiled, loaded.shape)
         assert all(map(torch.equal, script(compiled), script(loaded)))
 
-    @pytest.mark.parametrize("name", ["opt", "mixtral", "gemma2"])
+    @pytest.mark.parametrize("name", ["opt", "mixtral", "gemma2", "deepseek_v3"])
     @pytest.mark.parametrize("dtype", ["bfloat16", "float64"])
     def test_of_an_eager_decoder_gives_the_same_bits(self, name, dtype, tiny_model, tmp_path):
         """Tied, expert and windowed models, in dtypes that are not their config's."""
@@ -77,6 +77,18 @@ class TestRoundTrip:
         decoder.save(tmp_path / "decoder")
 
         assert all(map(torch.equal, script(decoder), script(load_decoder(tmp_path / "decoder"))))
+
+    @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float64])
+    def test_of_a_model_converted_as_a_whole_gives_the_same_bits(self, dtype, tiny_model, tmp_path):
+        """Its router too, which transformers loads in float32."""
+        model = tiny_model("deepseek_v3", dtype)
+        decoder = compile_decoder(model, batch_size=2, max_length=32, widths=(1, 4), target="eager")
+        decoder.save(tmp_path / "decoder")
+
+        loaded = load_decoder(tmp_path / "decoder")
+
+        assert dtype == loaded.step.model.model.layers[1].mlp.gate.weight.dtype
+        assert all(map(torch.equal, script(decoder), script(loaded)))
 
     def test_can_be_saved_again(self, saved, tmp_path):
         """A loaded decoder keeps its programs."""
