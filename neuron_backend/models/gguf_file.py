@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from .gguf_parsing import parsed_once
+from .gguf_settings import apply_settings
 from .unsupported import UnsupportedArchitecture
 from .without_bars import without_gguf_bar
 
@@ -69,7 +70,7 @@ def load_gguf_model(path: str | PathLike[str], dtype: torch.dtype | None) -> "Pr
 
     Raises:
         UnsupportedArchitecture: transformers reads no causal LM of this architecture from GGUF files, or not
-            all of its weights.
+            all of its weights, or leaves out a setting of the file.
     """
     from transformers import AutoModelForCausalLM
 
@@ -94,6 +95,7 @@ def load_gguf_model(path: str | PathLike[str], dtype: torch.dtype | None) -> "Pr
     if missing:
         reason = f"{file} lacks {len(missing)} of its weights, such as {missing[0]}"
         raise UnsupportedArchitecture(type(model).__name__, reason)
+    apply_settings(model, file)
     return model
 
 

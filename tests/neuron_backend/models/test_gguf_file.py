@@ -1,5 +1,5 @@
 import importlib.util
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -45,7 +45,14 @@ CONFIGS: dict[str, Callable[[], Any]] = {
 }
 
 
-def write_gguf(path: Path, model: PreTrainedModel, architecture: str, without: str = "") -> Path:
+def write_gguf(
+    path: Path,
+    model: PreTrainedModel,
+    architecture: str,
+    without: str = "",
+    settings: Mapping[str, Any] | None = None,
+    tensors: Mapping[str, Tensor] | None = None,
+) -> Path:
     """
     Write *model* under the tensor names and settings of *architecture*.
 
@@ -67,6 +74,8 @@ def write_gguf(path: Path, model: PreTrainedModel, architecture: str, without: s
     for name, field in GGUF_CONFIG_MAPPING[key].items():
         if field not in (None, -1):
             _add(writer, f"{architecture}.{name}", _setting(model.config, field))
+    for name, value in (settings or {}).items():
+        _add(writer, f"{architecture}.{name}", value)
     processor = TENSOR_PROCESSORS.get(architecture, TensorProcessor)
     names = get_gguf_hf_weights_map(model, processor(config=model.config.to_dict()), architecture)
     state: dict[str, Tensor] = model.state_dict()
@@ -81,6 +90,8 @@ def write_gguf(path: Path, model: PreTrainedModel, architecture: str, without: s
         if architecture.startswith("gemma") and "norm" in name:
             tensor = tensor + 1
         writer.add_tensor(name, tensor.contiguous().numpy())
+    for name, tensor in (tensors or {}).items():
+        writer.add_tensor(name, tensor.numpy())
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()
