@@ -112,6 +112,7 @@ def _open(
     from ..artifacts.file_hashes import check_files
     from ..artifacts.manifest import CONSTANTS, PROGRAMS, Manifest
     from ..artifacts.packages import packages_of
+    from ..artifacts.versions import check_transformers
     from ..compiled_decoder import CompiledDecoder
     from ..tensor_parallel.cores import ranks_or_cores
     from ..tensor_parallel.ranks import report_lost_ranks
@@ -123,6 +124,7 @@ def _open(
     if target.name != manifest.target:
         raise ValueError(f"'target' must be the one that was saved, {manifest.target!r}: got {target.name!r}")
     target.check(manifest)
+    check_transformers(manifest)
     can_sample = processors is not None or sampler is not None
     if isinstance(target, RunsStored) and not can_sample:
         decoder = load_without_model(folder, manifest, target, trust_programs, progress)

@@ -4,6 +4,7 @@ import shutil
 
 import pytest
 import torch
+from transformers import AutoModelForCausalLM
 
 from decodekit.neuron_backend import CompiledDecoder, compile_decoder, load_decoder
 from decodekit.neuron_backend.artifacts import file_hashes
@@ -89,6 +90,24 @@ class TestRoundTrip:
 
         assert dtype == loaded.step.model.model.layers[1].mlp.gate.weight.dtype
         assert all(map(torch.equal, script(decoder), script(loaded)))
+
+    @pytest.mark.slow
+    def test_of_a_compiled_router_gives_the_same_bits(self, tiny_model, tmp_path):
+        """Float32 in a program of bfloat16, as in transformers."""
+        # All experts are chosen: between two, rounding in bfloat16 would decide.
+        config = copy.deepcopy(tiny_model("deepseek_v3").config)
+        config.num_experts_per_tok, config.n_group = config.n_routed_experts, 1
+        with torch.random.fork_rng():
+            torch.manual_seed(0)
+            model = AutoModelForCausalLM.from_config(config).eval()
+        decoder = compile_decoder(model, max_length=32, widths=(2,), target="cpu", dtype="bfloat16")
+        decoder.save(tmp_path / "decoder")
+
+        loaded = load_decoder(tmp_path / "decoder")
+
+        assert not loaded.compiled
+        assert all(map(torch.equal, script(decoder), script(loaded)))
+        assert torch.float32 == loaded.step.model.model.layers[1].mlp.gate.e_score_correction_bias.dtype
 
     def test_can_be_saved_again(self, saved, tmp_path):
         """A loaded decoder keeps its programs."""
@@ -199,6 +218,10 @@ class TestMismatch:
         ("changes", "message"),
         [
             ({"versions": {"torch": "1.0"}}, r"by the torch that compiled them, 1\.0: got"),
+            (
+                {"versions": {"torch": torch.__version__, "transformers": "3.5.1"}},
+                r"with the major version of transformers that saved it, 3\.5\.1: got",
+            ),
             ({"cpu_family": "pdp11"}, "on a processor like the one they were compiled on, pdp11"),
             ({"instruction_sets": ["avx9000"]}, "without avx9000"),
             ({"dtype": "float16"}, r"that of the weights, float32: got float16"),
