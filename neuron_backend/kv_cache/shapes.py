@@ -151,8 +151,10 @@ def decoder_tree_widths(tree_widths: Sequence[int], max_length: int) -> tuple[in
 
 def max_positions(config: "PretrainedConfig") -> int | None:
     """Maximum number of positions of *config*'s model; None if it has none."""
-    limit = getattr(config.get_text_config(decoder=True), "max_position_embeddings", None)
-    return limit if isinstance(limit, int) and limit > 0 else None
+    text = config.get_text_config(decoder=True)
+    # Whisper and other speech decoders use the second name, for learned positions.
+    limits = getattr(text, "max_position_embeddings", None), getattr(text, "max_target_positions", None)
+    return next((limit for limit in limits if isinstance(limit, int) and limit > 0), None)
 
 
 def _check_positive(name: str, value: int) -> None:

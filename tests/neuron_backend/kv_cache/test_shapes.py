@@ -1,7 +1,8 @@
 import pytest
+import transformers
 
 from decodekit.neuron_backend import NativeTarget, StaticDecoder, compile_decoder
-from decodekit.neuron_backend.kv_cache.shapes import neuron_widths
+from decodekit.neuron_backend.kv_cache.shapes import decoder_shape, neuron_widths
 
 
 class TestNeuronWidths:
@@ -85,3 +86,12 @@ def test_an_impossible_shape_is_refused(options, message, tiny_model):
     """Each argument's error gives its rule and the value."""
     with pytest.raises(ValueError, match=message):
         StaticDecoder(tiny_model("llama"), **options)
+
+
+def test_learned_positions_of_speech_decoders_limit_the_length():
+    """Under Whisper's name for them."""
+    config = transformers.WhisperConfig(max_target_positions=448)
+
+    assert 448 == decoder_shape(config, vocab_size=61).max_length
+    with pytest.raises(ValueError, match=r"'max_length' must be <= 448, the model's positions: got 512"):
+        decoder_shape(config, vocab_size=61, max_length=512)
