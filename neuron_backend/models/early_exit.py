@@ -110,3 +110,6 @@ def _shorten(config: Any, layers: int, num_layers: int) -> None:
         # Per-layer settings: layer_types, mlp_layer_types, no_rope_layers, ...
         if "layer" in name and isinstance(value, list | tuple) and len(value) == layers:
             setattr(config, name, value[:num_layers])
+    if config.model_type == "gpt_neo":
+        # Its config is read as the layers' types and how often they repeat, which must give as many layers.
+        config.attention_types = [[list(config.attention_layers), 1]]

@@ -142,6 +142,21 @@ def test_of_a_loaded_decoder(tiny_model, prefill, tmp_path):
     assert torch.equal(expected, prefill(load_decoder(tmp_path / "exit"), rows, 24))
 
 
+def test_of_gpt_neo_has_a_config_of_as_many_layers(tiny_model, prefill, tmp_path):
+    """Its types of layers and their repetitions too, by which the config of a saved exit is read."""
+    config = {**tiny_model("gpt_neo").config.to_dict(), "num_layers": LAYERS}
+    del config["attention_layers"]
+    config = transformers.GPTNeoConfig(**{**config, "attention_types": [[["global", "local"], 2]]})
+    exit_ = decoder(transformers.AutoModelForCausalLM.from_config(config).eval()).early_exit(3)
+    exit_.save(tmp_path / "exit")
+    rows = [list(range(1, 31)), list(range(20, 55))]
+    expected = prefill(exit_, rows, 24).clone()
+    found = exit_.step.model.config
+
+    assert ["global", "local", "global"] == found.expand_attention_types_params(found.attention_types)
+    assert torch.equal(expected, prefill(load_decoder(tmp_path / "exit"), rows, 24))
+
+
 class TestRefusal:
     """What cannot be cut."""
 
