@@ -17,7 +17,7 @@ from .kv_cache.masks import MaskPlan
 from .kv_cache.shapes import decoder_shape, decoder_tree_widths
 from .kv_cache.spans import decoder_spans, end_position, smallest_span
 from .models.rope_scaling import fix_rope_scaling
-from .models.weights import align, copy_sharing_weights, storages_of, weight_dtype
+from .models.weights import align, copy_sharing_weights, count_weights, storages_of, weight_dtype
 from .on_device_sampling.fused_forwards import FusedForwards, FusedProgram
 from .parity.compare import compare
 from .progress import SILENT, Progress, stage
@@ -463,10 +463,7 @@ class StaticDecoder(FusedForwards, RowForwards):
     def _compare_widened(self) -> bool:
         """Compare a step of 16 bits in float32, whose rounding hides no error; whether it was."""
         model = self.step.model
-        if (
-            model.dtype not in (torch.float16, torch.bfloat16)
-            or model.num_parameters() > _MAX_WIDENED_WEIGHTS
-        ):
+        if model.dtype not in (torch.float16, torch.bfloat16) or count_weights(model) > _MAX_WIDENED_WEIGHTS:
             return False
         shape = self.shape
         with stage(self.progress, "comparing the step in float32 with the stock model"):

@@ -135,6 +135,11 @@ def storages_of(model: nn.Module) -> frozenset[int]:
     return frozenset(tensor.untyped_storage().data_ptr() for tensor in tensors)
 
 
+def count_weights(model: nn.Module) -> int:
+    """Numbers in *model*'s parameters and buffers, such as quantised weights; a tied one counts once."""
+    return sum(tensor.numel() for tensor in (*model.parameters(), *model.buffers()))
+
+
 def derived_buffers(model: nn.Module) -> dict[str, Tensor]:
     """Non-persistent buffers, which the model computes from its config, by name."""
     saved = model.state_dict(keep_vars=True)

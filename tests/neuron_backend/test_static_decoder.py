@@ -49,6 +49,17 @@ class TestGreedyText:
         assert f"torch.{dtype}" == str(decoder.cache.keys[0].dtype)
         assert len(greedy(decoder, [[3, 4]], 20)[0]) == 20
 
+    @pytest.mark.parametrize("weights", [None, "int8"])
+    def test_is_compared_in_float32_if_all_weights_are_few(self, weights, tiny_model: Models, monkeypatch):
+        """Quantised ones count."""
+        model = tiny_model("llama")
+        options = {"max_length": 32, "widths": (1, 4), "dtype": "bfloat16", "weights": weights}
+        limit = "decodekit.neuron_backend.static_decoder._MAX_WIDENED_WEIGHTS"
+
+        assert StaticDecoder(model, **options).compared_in_float32
+        monkeypatch.setattr(limit, model.num_parameters() - 1)
+        assert not StaticDecoder(model, **options).compared_in_float32
+
 
 class TestCacheByPosition:
     """Position-addressed cache."""

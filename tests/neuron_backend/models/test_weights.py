@@ -6,9 +6,11 @@ from transformers import AutoModelForCausalLM
 from decodekit.neuron_backend.models.weights import (
     align,
     copy_sharing_weights,
+    count_weights,
     derived_buffers,
     weight_dtype,
 )
+from decodekit.neuron_backend.quantization.int8_linear import Int8Linear
 from decodekit.neuron_backend.quantization.quantized import quantize
 
 
@@ -91,6 +93,27 @@ class TestAlign:
 
         assert all(before[name] is weight for name, weight in model.named_parameters())
         assert rows.data_ptr() % 64
+
+
+class TestCount:
+    """The numbers of a model."""
+
+    def test_is_of_quantised_weights_too(self, tiny_model):
+        """Which are buffers."""
+        model = copy_sharing_weights(tiny_model("llama"))
+        before = count_weights(model)
+        quantize(model, "int8")
+
+        assert before == sum(
+            tensor.numel() for tensor in (*model.parameters(), *derived_buffers(model).values())
+        ) + (sum(layer.quantized.numel() for layer in model.modules() if isinstance(layer, Int8Linear)))
+        assert count_weights(model) >= before
+
+    def test_counts_a_tied_weight_once(self, tiny_model):
+        """As its memory is needed once."""
+        model = tiny_model("opt")
+
+        assert model.num_parameters() == count_weights(model)
 
 
 class TestDtype:
