@@ -42,7 +42,7 @@ def _built_in_float32(model: "PreTrainedModel", dtype: torch.dtype) -> set[str]:
     config = copy.deepcopy(model.config)
     try:
         with torch.device("meta"):
-            built = type(model)._from_config(config, dtype=dtype)
+            built = type(model)._from_config(config, dtype=dtype)  # type: ignore[no-untyped-call]
     except Exception:
         # A class that its config alone does not build cannot be loaded by transformers either.
         return set()
