@@ -38,7 +38,7 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
     folder = tmp_path_factory.mktemp("dist")
     root = pathlib.Path(__file__).parents[1]
     subprocess.run(
-        [sys.executable, "-m", "build", "--outdir", folder, root],
+        [sys.executable, "-m", "build", "--no-isolation", "--outdir", folder, root],
         check=True,
         capture_output=True,
         timeout=300,
