@@ -4,13 +4,14 @@ Complete a file of prompts with several decoders in parallel, by Ray Data.
     pip install "decodekit[ray]"
     python examples/batch_job.py prompts.jsonl completions --model MODEL --decoders 4 --neuron-cores 2
 
-Each line of the prompts is a JSON object with a "prompt". The output is a folder of JSON lines
-that add a "number", a "completion" and a "finish", in no order. A prompt's random stream is its
-number, so its completion depends neither on the batching nor on the number of decoders.
+Each line of the prompts is a JSON object with a "prompt". The output is a folder, new or empty, of
+JSON lines that add a "number", a "completion" and a "finish", in no order. A prompt's random stream
+is its number, so its completion depends neither on the batching nor on the number of decoders.
 """
 
 import argparse
 import json
+import math
 import pathlib
 from typing import Any
 
@@ -24,7 +25,7 @@ class Complete:
         # Imported in the actor, when its cores are assigned.
         from transformers import AutoTokenizer
 
-        from decodekit.decoding import EndOfSequence, Generator, MaxNewTokens, Sample
+        from decodekit.decoding import EndOfSequence, Generator, Greedy, MaxNewTokens, Sample
         from decodekit.neuron_backend import compile_decoder
         from decodekit.processors import Temperature
 
@@ -38,8 +39,8 @@ class Complete:
         )
         self.generator = Generator(
             decoder,
-            processors=Temperature(options.temp),
-            sampler=Sample(seed=options.seed),
+            processors=Temperature(options.temp) if options.temp else None,
+            sampler=Sample(seed=options.seed) if options.temp else Greedy(),
             stop=EndOfSequence(tokenizer.eos_token_id) | MaxNewTokens(options.max_tokens),
             tokenizer=tokenizer,
         )
@@ -63,10 +64,16 @@ def main() -> None:
     add("--neuron-cores", type=int, default=0, help="NeuronCores of each (%(default)s)")
     add("--max-length", type=int, default=512)
     add("--max-tokens", type=int, default=64)
-    add("--temp", type=float, default=0.7)
+    add("--temp", type=float, default=0.7, help="0 for greedy decoding (%(default)s)")
     add("--seed", type=int, default=0)
     add("--target", default="auto", help="as in compile_decoder (%(default)s)")
     options = parser.parse_args()
+    # Before a decoder is compiled in every actor.
+    if not 0 <= options.temp < math.inf:
+        parser.error(f"--temp must be at least 0 and finite: got {options.temp}")
+    # Ray adds files to those of an earlier run.
+    if options.output.exists() and (not options.output.is_dir() or any(options.output.iterdir())):
+        parser.error(f"the output must be a new or an empty folder: got {options.output}")
 
     # Not splitlines(), which also splits at characters that JSON may have in a text.
     lines = [line for line in options.prompts.read_text(encoding="utf-8").split("\n") if line.strip()]

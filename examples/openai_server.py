@@ -13,6 +13,7 @@ import argparse
 import asyncio
 import contextlib
 import pathlib
+import socket
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -27,6 +28,8 @@ from starlette.routing import Route
 from decodekit.decoding import Batcher, BatcherFullError, Generator
 from decodekit.decoding.chat import chat_ids
 from decodekit.decoding.engine.parts import Parts
+from decodekit.neuron_backend.models.model_source import check_model
+from decodekit.neuron_backend.models.tokenizer_source import load_tokenizer
 from decodekit.pretrained.from_files import is_saved_decoder
 from decodekit.processors.interop.chat_completion_parts import chat_completion_parts
 from decodekit.processors.interop.chat_completion_request import ChatCompletionRequest
@@ -114,6 +117,26 @@ async def failed(http: Request, error: Exception) -> Response:
     return JSONResponse(error_body("the generation failed", "server_error"), 500)
 
 
+def chat_tokenizer(model: str, saved: bool) -> Any:
+    """The tokenizer of a model or a saved decoder; a ValueError if it cannot write a chat."""
+    if not saved:
+        check_model(model)
+    tokenizer = load_tokenizer(model)
+    if tokenizer is None:
+        raise ValueError(f"the model must have a tokenizer beside it: got {model}, with none")
+    if tokenizer.chat_template is None:
+        raise ValueError(f"the tokenizer must have a chat template: got that of {model}, with none")
+    return tokenizer
+
+
+def check_address(host: str, port: int) -> None:
+    """Listen for a moment: an OSError or a ValueError where the server could not."""
+    if not 0 <= port < 2**16:
+        raise ValueError(f"--port must be 0 to {2**16 - 1}: got {port}")
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    socket.create_server((host, port), family=family).close()
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
@@ -133,13 +156,21 @@ def main() -> None:
 
     names = ("batch_size", "max_length", "weights", "dtype", "target")
     given = {name: value for name in names if (value := getattr(options, name)) is not None}
-    if not is_saved_decoder(options.model):
+    # What can be refused before a decoder is compiled, which takes minutes.
+    if options.max_waiting < 1:
+        parser.error(f"--max-waiting must be at least 1: got {options.max_waiting}")
+    try:
+        check_address(options.host, options.port)
+        saved = is_saved_decoder(options.model)
+        tokenizer = chat_tokenizer(options.model, saved)
+    except (OSError, ValueError) as error:
+        parser.error(str(error))
+    if not saved:
         given.setdefault("batch_size", 4)
-    generator = Generator.from_pretrained(options.model, **given)
-    if generator.tokenizer.chat_template is None:
-        parser.error(f"the tokenizer of {options.model} has no chat template")
+    generator = Generator.from_pretrained(options.model, tokenizer=tokenizer, **given)
     batcher = Batcher(generator.decoder, max_waiting=options.max_waiting)
-    server = ChatServer(generator, options.name or pathlib.Path(options.model).name, batcher)
+    # Resolved, for "." has no last part.
+    server = ChatServer(generator, options.name or pathlib.Path(options.model).resolve().name, batcher)
     uvicorn.run(server.app(), host=options.host, port=options.port)
 
 

@@ -13,7 +13,7 @@ import pathlib
 
 from transformers import AutoTokenizer
 
-from decodekit.decoding import EndOfSequence, Generator, MaxNewTokens, Sample
+from decodekit.decoding import EndOfSequence, Generator, Greedy, MaxNewTokens, Sample
 from decodekit.neuron_backend import compile_decoder
 from decodekit.processors import Temperature, TopP
 from decodekit.streaming import TextStreamer
@@ -27,7 +27,7 @@ def main() -> None:
     add("--model", default=str(pathlib.Path(__file__).parent / "pair" / "draft"))
     add("--prompt", default="def main(")
     add("--max-tokens", type=int, default=48)
-    add("--temp", type=float, default=0.7)
+    add("--temp", type=float, default=0.7, help="0 for greedy decoding (%(default)s)")
     add("--seed", type=int, default=0)
     add("--target", default="auto", help="as in compile_decoder (%(default)s)")
     add("--dtype", help="float32, bfloat16, float16 or float64 (the model's own)")
@@ -35,6 +35,8 @@ def main() -> None:
 
     # Set by torchrun.
     processes, rank = int(os.environ.get("WORLD_SIZE", "1")), int(os.environ.get("RANK", "0"))
+    # Made before the decoder, which takes longer, so that a wrong temperature is refused first.
+    chain = Temperature(options.temp) | TopP(0.95) if options.temp else None
     tokenizer = AutoTokenizer.from_pretrained(options.model)
     decoder = compile_decoder(
         options.model,
@@ -46,8 +48,8 @@ def main() -> None:
     )
     generator = Generator(
         decoder,
-        processors=Temperature(options.temp) | TopP(0.95),
-        sampler=Sample(seed=options.seed),
+        processors=chain,
+        sampler=Sample(seed=options.seed) if options.temp else Greedy(),
         stop=EndOfSequence(tokenizer.eos_token_id) | MaxNewTokens(options.max_tokens),
         tokenizer=tokenizer,
     )

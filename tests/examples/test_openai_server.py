@@ -22,6 +22,7 @@ import openai
 import pytest
 import torch
 import uvicorn
+from starlette.testclient import TestClient
 from torch import Tensor
 from transformers import AutoTokenizer
 
@@ -595,11 +596,79 @@ class TestLoad:
             assert 5 == server.ask(max_tokens=5).usage.completion_tokens
 
 
+def with_template(folder: pathlib.Path) -> pathlib.Path:
+    """A copy of the bundled model, whose tokenizer has a chat template."""
+    shutil.copytree(PAIR, folder)
+    (folder / "chat_template.jinja").write_text(TEMPLATE)
+    return folder
+
+
+def call(monkeypatch: pytest.MonkeyPatch, *options: str) -> None:
+    """The program, in this process."""
+    monkeypatch.setattr(sys, "argv", [str(SERVER), *options])
+    module(SERVER).main()
+
+
+@pytest.mark.parametrize(
+    ("model", "options", "expected"),
+    [
+        ("whole", ("--max-waiting", "0"), "--max-waiting must be at least 1: got 0"),
+        ("whole", ("--port", "99999"), "--port must be 0 to 65535: got 99999"),
+        ("whole", ("--port", "busy"), "Address already in use"),
+        ("plain", (), "the tokenizer must have a chat template: got that of plain, with none"),
+        ("bare", (), "the model must have a tokenizer beside it: got bare, with none"),
+        ("saved", (), "the model must have a tokenizer beside it: got saved, with none"),
+        ("absent/model/", (), "'model' must be a folder, or a hub id"),
+    ],
+)
+def test_what_is_wrong_is_refused_before_the_decoder_is_made(
+    model: str,
+    options: tuple[str, ...],
+    expected: str,
+    tmp_path: pathlib.Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """Which takes minutes."""
+
+    def made(*args: Any, **options: Any) -> None:
+        raise AssertionError
+
+    monkeypatch.chdir(tmp_path)
+    with_template(tmp_path / "whole")
+    shutil.copytree(PAIR, tmp_path / "plain")
+    shutil.copytree(PAIR, tmp_path / "bare", ignore=shutil.ignore_patterns("token*"))
+    if model == "saved":
+        compile_decoder("bare", max_length=32, widths=(1, 8), target="eager").save(tmp_path / "saved")
+    monkeypatch.setattr(Generator, "from_pretrained", made)
+    with socket.create_server(("127.0.0.1", 0)) as busy:
+        port = str(busy.getsockname()[1])
+        given = [port if option == "busy" else option for option in options]
+        # A port that is free, where none is given: the machine may have a server at the default.
+        with pytest.raises(SystemExit) as ended:
+            call(monkeypatch, "--port", "0", "--model", model, *given)
+
+    assert 2 == ended.value.code
+    assert expected in capsys.readouterr().err
+
+
+def test_a_folder_is_named_by_where_it_is(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """``--model .`` has no last part of its own."""
+    monkeypatch.chdir(with_template(tmp_path / "adder"))
+    served: list[Any] = []
+    monkeypatch.setattr(uvicorn, "run", lambda app, **options: served.append(app))
+
+    call(monkeypatch, "--model", ".", "--port", "0", "--target", "eager", "--max-length", "32")
+
+    (app,) = served
+    with TestClient(app) as client:
+        assert ["adder"] == [model["id"] for model in client.get("/v1/models").json()["data"]]
+
+
 @pytest.mark.slow
 def test_the_command(tmp_path: pathlib.Path) -> None:
     """It serves a folder, and an interrupt lets a stream come to its end."""
-    folder = shutil.copytree(PAIR, tmp_path / "adder")
-    (folder / "chat_template.jinja").write_text(TEMPLATE)
+    folder = with_template(tmp_path / "adder")
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]

@@ -32,3 +32,16 @@ def test_two_processes_write_the_text_of_one(
     assert text.startswith("def main(")
     assert facts == "1 processes, target eager, 2 key heads in each"
     assert two.stdout == f"{text}\n2 processes, target eager, 1 key heads in each\n", two.stderr
+
+
+def test_a_temperature_of_0_is_greedy(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whatever the seed."""
+    texts = set()
+    for seed in ("1", "2"):
+        monkeypatch.setattr(sys, "argv", [EXAMPLE, *OPTIONS, "--temp", "0", "--seed", seed])
+        runpy.run_path(EXAMPLE, run_name="__main__")
+        texts.add(capsys.readouterr().out)
+
+    assert 1 == len(texts)
