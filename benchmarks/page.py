@@ -9,7 +9,7 @@ To be run in a checkout. Each benchmark writes docs/benchmarks/NAME.json; the pa
 exist, so that some can be measured again, or on another machine: with --machine they are written to
 NAME-WORD.json, and stand on the page behind NAME. The reason why a goal is missed stands in
 benchmarks/missed_thresholds.json, by NAME or NAME-WORD and goal. --quick tests that all of them run; its
-figures mean little.
+figures mean little, and are written to a new temporary folder unless --results says where.
 """
 
 import argparse
@@ -17,6 +17,7 @@ import json
 import re
 import subprocess
 import sys
+import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -136,8 +137,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--write-only", action="store_true", help="measure nothing")
     add("--peer-python", metavar="FILE", help="interpreter with llama-cpp-python and gguf")
     add("--cache", metavar="DIR", help="folder that keeps models and compiled decoders")
-    add("--results", type=Path, default=RESULTS, metavar="DIR", help="of the JSON files (%(default)s)")
-    add("--page", type=Path, default=PAGE, metavar="FILE", help="(%(default)s)")
+    add("--results", type=Path, metavar="DIR", help=f"of the JSON files ({RESULTS}; quick: temporary)")
+    add("--page", type=Path, metavar="FILE", help=f"({PAGE}; quick: beside the folder of the results)")
 
 
 def _word(given: str) -> str:
@@ -153,18 +154,35 @@ def _word(given: str) -> str:
 def run(options: argparse.Namespace) -> int:
     """Measure, and write the page; the exit status."""
     failed = []
-    if options.write_only and options.machine:
-        raise SystemExit("report: --machine names what is measured: leave out --write-only")
+    if options.write_only and (options.machine or options.quick):
+        flag = "--machine" if options.machine else "--quick"
+        raise SystemExit(f"report: {flag} is for what is measured: leave out --write-only")
+    results, destination = _places(options)
     if not options.write_only:
         shared = {"peer-python": options.peer_python, "cache": options.cache}
         runs = [run for run in RUNS if run.name in options.only]
         if options.machine:
             runs = [attrs.evolve(run, name=f"{run.name}-{options.machine}") for run in runs]
-        failed = measure(runs, options.quick, shared, options.results)
-    write(options.results, options.page, json.loads(REASONS.read_text()))
+        failed = measure(runs, options.quick, shared, results)
+    # Before the page is made, which may be refused.
     if failed:
         print(f"\nfailed: {', '.join(failed)}", file=sys.stderr)
+    # Quick measurements have fewer goals than there are reasons for.
+    write(results, destination, {} if options.quick else json.loads(REASONS.read_text()))
+    print(f"\n{destination}")
     return int(bool(failed))
+
+
+def _places(options: argparse.Namespace) -> tuple[Path, Path]:
+    """The folder of the results, and the file of the page; by default no quick one is that of the docs."""
+    results: Path | None = options.results
+    if results is None:
+        folder = Path(tempfile.mkdtemp(prefix="decodekit-bench-")) if options.quick else RESULTS.parent
+        results = folder / RESULTS.name
+    destination: Path | None = options.page
+    if destination is None:
+        destination = results.with_name(f"{results.name}.md") if options.quick else PAGE
+    return results, destination
 
 
 def measure(
@@ -213,9 +231,12 @@ def page(reports: Mapping[str, Report], reasons: Mapping[str, Mapping[str, str]]
         reasons: By name and goal, why the goal is missed.
 
     Raises:
-        ValueError: A reason is given for a goal that does not exist.
+        ValueError: A reason is given for a goal that its report does not have, or for no benchmark.
     """
     for name, given in reasons.items():
+        if name not in reports and _place(name) < len(RUNS):
+            # Not measured here.
+            continue
         known = {threshold.what for threshold in reports[name].thresholds} if name in reports else set()
         if unknown := sorted(set(given) - known):
             raise ValueError(f"'reasons' must be for goals that there are: got {name}: {unknown}")

@@ -66,6 +66,13 @@ class TestPage:
 
         assert "before" == (tmp_path / "page.md").read_text()
 
+    def test_a_reason_for_a_report_that_is_absent(self, tmp_path: Path) -> None:
+        """It waits until that benchmark is measured, here or on another machine."""
+        stored(tmp_path, "decode", Threshold("a", 2.0, "<=", 1.0))
+        page.write(tmp_path, tmp_path / "page.md", {"weights": {"z": "?"}, "decode-zen5": {"z": "?"}})
+
+        assert "## decode" in (tmp_path / "page.md").read_text()
+
     def test_order_and_pictures(self, tmp_path: Path) -> None:
         """In the order of the runs, each followed by those of other machines; plots beside the JSON."""
         for name in (
@@ -142,6 +149,56 @@ class TestMeasure:
 
         assert ["bad", "missing"] == page.measure(runs, False, {}, tmp_path, program)
         assert (tmp_path / "toy.json").exists()
+
+
+def parsed(*arguments: str) -> argparse.Namespace:
+    """Options of the command."""
+    parser = argparse.ArgumentParser()
+    page.add_arguments(parser)
+    return parser.parse_args(arguments)
+
+
+def test_quick_figures_stay_apart(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In a temporary folder, with its page; reasons are for goals of the full measurement."""
+    folders: list[Path] = []
+
+    def measured(*arguments: object) -> list[str]:
+        folder = arguments[3]
+        assert isinstance(folder, Path)
+        folders.append(folder)
+        stored(folder, "processors", Threshold("a", 2.0, "<=", 1.0))
+        return []
+
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(page, "measure", measured)
+    monkeypatch.setattr(page.tempfile, "mkdtemp", lambda **_: str(tmp_path / "temporary"))
+
+    assert 0 == page.run(parsed("--quick"))
+    assert [tmp_path / "temporary" / "benchmarks"] == folders
+    assert (tmp_path / "temporary" / "benchmarks.md").exists()
+    assert not (tmp_path / "docs").exists()
+    assert 0 == page.run(parsed("--quick", "--results", str(tmp_path / "given")))
+    assert (tmp_path / "given.md").exists()
+
+
+def test_failures_are_printed_before_the_page(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Also if a reason is refused."""
+    monkeypatch.setattr(page, "measure", lambda *_: ["decode"])
+    monkeypatch.setattr(page, "REASONS", tmp_path / "reasons")
+    (tmp_path / "reasons").write_text('{"other": {"a": "?"}}')
+    with pytest.raises(ValueError, match="'reasons' must be"):
+        page.run(parsed("--results", str(tmp_path), "--page", str(tmp_path / "page.md")))
+
+    assert "failed: decode" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("flag", [("--quick",), ("--machine", "zen5")])
+def test_write_only_measures_nothing(flag: tuple[str, ...]) -> None:
+    """And takes no option of a measurement."""
+    with pytest.raises(SystemExit, match=f"{flag[0]} is for what is measured"):
+        page.run(parsed("--write-only", *flag))
 
 
 def test_another_machine_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
