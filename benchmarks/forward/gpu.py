@@ -26,8 +26,10 @@ from typing import Any
 import torch
 import transformers
 
+from ...decoding.whole_file import write_whole
 from ...neuron_backend import CudaTarget
 from ...neuron_backend.models.weights import weight_dtype
+from ..measuring.arguments import check_at_least
 from .gpu_steps import (
     CHAIN,
     Setting,
@@ -76,8 +78,23 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--plot", type=Path, metavar="FILE", help="plot batch and context (needs matplotlib)")
 
 
-def run(options: argparse.Namespace, target: CudaTarget | None = None) -> dict[str, Any]:
-    """Measure the parts on *target* (this machine's GPU), and print; all results."""
+def run(options: argparse.Namespace) -> None:
+    """Measure on this machine's GPU, and print."""
+    measure(options)
+
+
+def measure(options: argparse.Namespace, target: CudaTarget | None = None) -> dict[str, Any]:
+    """
+    Measure the parts on *target* (this machine's GPU), and print; all results.
+
+    Raises:
+        ValueError: A number of *options* is too small.
+
+        SystemExit: There is no GPU.
+    """
+    check_at_least("rounds", options.rounds, 1)
+    if options.layers is not None:
+        check_at_least("layers", options.layers, 1)
     target = CudaTarget() if target is None else target
     lack = target.runtime.lack()
     if lack is not None:
@@ -107,7 +124,8 @@ def run(options: argparse.Namespace, target: CudaTarget | None = None) -> dict[s
     for part in options.parts:
         results[part] = parts[part]()
     if options.json:
-        options.json.write_text(json.dumps(results, indent=2) + "\n")
+        options.json.parent.mkdir(parents=True, exist_ok=True)
+        write_whole(options.json, f"{json.dumps(results, indent=2)}\n".encode())
     if options.plot:
         plot(results, options.plot)
     return results
@@ -220,4 +238,5 @@ def plot(results: dict[str, Any], file: Path) -> None:
         axis.set_ylim(bottom=0)
         axis.set_title(results["device"])
     figure.tight_layout()
+    file.parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(file)

@@ -154,6 +154,19 @@ def graph_step(setting: Setting, decoder: StaticDecoder) -> Callable[[], Any]:
     return once
 
 
+def set_position(cache: Any, position: int) -> None:
+    """
+    Have transformers' static *cache* write the next token into slot *position*.
+
+    Since transformers 5.24 its layers count what they were given, and ignore ``cache_position``.
+    """
+    counters = [layer.cumulative_length for layer in cache.layers if hasattr(layer, "cumulative_length")]
+    if counters:
+        # Two kernels for all layers; a fill of each layer would be as many kernels in the peer's time.
+        torch._foreach_zero_(counters)
+        torch._foreach_add_(counters, position)
+
+
 def peer_steps(setting: Setting, model: Any, positions: int) -> dict[str, Callable[[], Any]]:
     """A step of transformers and one of the plain loop; both keep the token on the device."""
     # Moving a module moves its parameters in place, which others share.
@@ -177,9 +190,12 @@ def peer_steps(setting: Setting, model: Any, positions: int) -> dict[str, Callab
 
     # The static cache allocates its buffers at the first forward, which must not be compiled.
     with torch.no_grad():
+        set_position(cache, positions)
         stock(ids, position)
 
-    def compiled(step: Callable[..., torch.Tensor]) -> Callable[[], torch.Tensor]:
+    def compiled(
+        step: Callable[..., torch.Tensor], prepare: Callable[[], None] = lambda: None
+    ) -> Callable[[], torch.Tensor]:
         if setting.backend == "inductor":
             fast = torch.compile(step, fullgraph=True, mode="reduce-overhead")
         else:
@@ -188,8 +204,12 @@ def peer_steps(setting: Setting, model: Any, positions: int) -> dict[str, Callab
         def once() -> torch.Tensor:
             torch.compiler.cudagraph_mark_step_begin()  # type: ignore[no-untyped-call]
             with torch.no_grad():
+                prepare()
                 return fast(ids, position)
 
         return once
 
-    return {"transformers, static cache": compiled(stock), "plain loop": compiled(plain.step)}
+    return {
+        "transformers, static cache": compiled(stock, lambda: set_position(cache, positions)),
+        "plain loop": compiled(plain.step),
+    }

@@ -7,9 +7,10 @@ import pathlib
 import pytest
 import torch
 
+from decodekit.__main__ import main
 from decodekit.benchmarks.command_line import benchmark_named
 from decodekit.benchmarks.forward import gpu
-from decodekit.benchmarks.forward.gpu_steps import random_model
+from decodekit.benchmarks.forward.gpu_steps import peer_steps, random_model
 from decodekit.benchmarks.peers.plain_llama import PlainLlama
 from decodekit.neuron_backend import CudaTarget
 
@@ -40,8 +41,8 @@ def test_every_part_runs(
     """Runs, and reports as text, JSON and plot."""
     pytest.importorskip("matplotlib")
     small = ["--small", "--layers", "1", "--rounds", "2", "--dtype", "float32", "--backend", "eager"]
-    files = [tmp_path / "results.json", tmp_path / "plot.png"]
-    results = gpu.run(parsed(*small, "--json", str(files[0]), "--plot", str(files[1])), target)
+    files = [tmp_path / "new" / "results.json", tmp_path / "plots" / "plot.png"]
+    results = gpu.measure(parsed(*small, "--json", str(files[0]), "--plot", str(files[1])), target)
     printed = capsys.readouterr().out
 
     assert json.loads(files[0].read_text()) == json.loads(json.dumps(results))
@@ -57,7 +58,7 @@ def test_every_part_runs(
 def test_what_is_read_is_counted(target: CudaTarget) -> None:
     """Layers and head once per token, one row of the embedding, and the cache."""
     small = ["--small", "--layers", "1", "--rounds", "1", "--dtype", "float32", "--backend", "eager"]
-    found = gpu.run(parsed(*small, "--parts", "decode"), target)["decode"]
+    found = gpu.measure(parsed(*small, "--parts", "decode"), target)["decode"]
     layer = 4 * 64 * 64 + 3 * 64 * 128 + 2 * 64
     numbers = layer + 64 + 64 * 512
 
@@ -69,6 +70,28 @@ def test_without_a_gpu_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     with pytest.raises(SystemExit, match="this benchmark needs a CUDA GPU: got torch"):
         gpu.run(parsed())
+
+
+def test_success_is_status_0(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The results are no exit status."""
+    monkeypatch.setattr(gpu, "measure", lambda options: {"decode": options.rounds})
+
+    assert 0 == main(["bench", "gpu"])
+
+
+def test_no_rounds_are_refused(target: CudaTarget) -> None:
+    """Before anything is measured."""
+    with pytest.raises(ValueError, match="'rounds' must be >= 1: got 0"):
+        gpu.measure(parsed("--small", "--rounds", "0"), target)
+
+
+def test_the_static_cache_stays_at_its_position(target: CudaTarget) -> None:
+    """However often the step is repeated, which writes into the same slot."""
+    setting = gpu.setting_of(target, small=True, layers=1, dtype="float32", backend="eager")
+    step = peer_steps(setting, random_model(setting), 4)["transformers, static cache"]
+    found = [step() for _ in range(20)]
+
+    assert all(torch.equal(found[0], each) for each in found)
 
 
 def test_the_plain_loop_is_a_llama(target: CudaTarget) -> None:
