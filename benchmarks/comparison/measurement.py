@@ -14,6 +14,7 @@ from ...neuron_backend.models.weights import weight_dtype
 from ...neuron_backend.sizing.bandwidth import measure_bandwidth
 from ...neuron_backend.sizing.model_facts import facts_of_config
 from ...neuron_backend.sizing.sizing import Sizing
+from ...neuron_backend.targets.registry import resolve
 from ...neuron_backend.threads import on_threads
 from ..measuring.busy_processes import busy_processes
 from ..models.shapes import Shape
@@ -137,9 +138,8 @@ def _start(entry: Entry, comparison: Comparison, files: ComparisonFiles) -> _Sta
         specification |= {"dtype": dtype}
     else:
         module = f"{_PEERS}.decodekit_peer"
-        widths = "_".join(map(str, comparison.widths))
         specification |= {
-            "folder": str(files.decoder(f"{entry.format}-w{widths}-n{comparison.max_length}")),
+            "folder": str(files.decoder(decoder_name(entry, comparison))),
             "options": {
                 "max_length": comparison.max_length,
                 "widths": comparison.widths,
@@ -152,6 +152,12 @@ def _start(entry: Entry, comparison: Comparison, files: ComparisonFiles) -> _Sta
         }
     process = PeerProcess.start(entry.name, module, specification, threads=threads)
     return _Started(entry, process, _step_bytes(files, comparison, dtype, storage, position))
+
+
+def decoder_name(entry: Entry, comparison: Comparison) -> str:
+    """The name of the compiled decoder of one of decodekit's entries; another one for another target."""
+    widths = "_".join(map(str, comparison.widths))
+    return f"{resolve(comparison.target).name}-{entry.format}-w{widths}-n{comparison.max_length}"
 
 
 def _step_bytes(

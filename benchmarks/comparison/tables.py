@@ -5,10 +5,12 @@ from collections.abc import Iterator, Sequence
 
 import attrs
 
-from ..measuring.machine import versions
+from ...neuron_backend.targets.registry import resolve
+from ..measuring.machine import machine_facts, versions
 from ..measuring.report import Bars, Report, Threshold
 from ..measuring.tables import Spread, Table
 from ..measuring.timing import median_ratio
+from ..models.measured_model import device_of
 from .measurement import ComparisonResult, PeerResult
 from .settings import DECODEKIT, LLAMA_CPP, TRANSFORMERS
 
@@ -46,6 +48,7 @@ def report(found: ComparisonResult) -> Report:
         results=attrs.asdict(
             attrs.evolve(found, comparison=attrs.evolve(comparison, folder=None, peer_python=""))
         ),
+        machine=machine_facts(device_of(resolve(comparison.target).name)),
         versions=versions() | peers,
     )
 

@@ -17,11 +17,12 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from ...neuron_backend.targets.registry import resolve
 from ..measuring.arguments import add_common, check_at_least, progress
-from ..measuring.machine import backend_digest
+from ..measuring.machine import backend_digest, machine_facts
 from ..measuring.report import Report, Threshold, finish
 from ..measuring.tables import Spread, Table
-from ..models.measured_model import add_model, models_of
+from ..models.measured_model import add_model, device_of, models_of
 
 HOST = """
 import decodekit
@@ -49,6 +50,8 @@ _IMPORTS = (
     ("all of them, and garbage collections meanwhile", "import torch", WHOLE),
 )
 
+_MAX_LENGTH, _WIDTHS = 1024, (1, 64)
+
 IMPORT_GOAL_MS, TOKEN_GOAL_SECONDS = 50.0, 3.0
 
 _PHASES = (
@@ -74,10 +77,11 @@ def run(options: argparse.Namespace) -> None:
     progress("imports")
     imported = import_milliseconds([(before, program) for _, before, program in _IMPORTS], options.rounds)
     with tempfile.TemporaryDirectory() as temporary:
-        folder = (options.cache or Path(temporary)) / f"start-{model.cache_key}-{backend_digest()}"
+        sizes = f"w{'_'.join(map(str, _WIDTHS))}-n{_MAX_LENGTH}"
+        folder = (options.cache or Path(temporary)) / f"start-{model.cache_key}-{sizes}-{backend_digest()}"
         if not (folder / "decoder.json").exists():
             progress("compiling a decoder to save")
-            model.decoder(1, 1024, (1, 64)).save(folder)
+            model.decoder(1, _MAX_LENGTH, _WIDTHS).save(folder)
         progress("first tokens")
         runs = [_first_token(folder, options.threads) for _ in range(options.rounds + 1)][1:]
     totals = [run["seconds"] for run in runs]
@@ -112,6 +116,7 @@ def run(options: argparse.Namespace) -> None:
         ],
         notes=["The saved decoder was compiled again: see its warnings."] * compiled_again,
         results={"import_ms": imported, "first_token": runs},
+        machine=machine_facts(device_of(resolve(model.target).name)),
     )
     finish(report, options.json)
 

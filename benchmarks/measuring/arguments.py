@@ -1,7 +1,9 @@
 """Command-line arguments that benchmarks share, and checks of them."""
 
 import argparse
+import math
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 
@@ -32,6 +34,18 @@ def check_at_least(name: str, value: int, least: int) -> None:
     """
     if value < least:
         raise ValueError(f"{name!r} must be >= {least}: got {value}")
+
+
+def check_temperatures(name: str, values: Sequence[float]) -> None:
+    """
+    Check temperatures, of which 0 is greedy decoding.
+
+    Raises:
+        ValueError: One is negative, infinite or not a number.
+    """
+    for value in values:
+        if not 0 <= value < math.inf:
+            raise ValueError(f"{name!r} must be finite and >= 0: got {value}")
 
 
 def progress(line: str) -> None:

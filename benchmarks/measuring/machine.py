@@ -8,8 +8,16 @@ from collections.abc import Sequence
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
-_PACKAGES = ("decodekit", "torch", "transformers", "numpy")
+from ... import __version__
+from ...neuron_backend.artifacts.machine import cpu_family, instruction_sets
+from ...neuron_backend.targets.cpu.instruction_limit import instruction_limit
+
+_PACKAGES = ("torch", "transformers", "numpy")
 _THREADING = ("OMP_NUM_THREADS", "OMP_WAIT_POLICY", "GOMP_SPINCOUNT", "KMP_BLOCKTIME", "MKL_NUM_THREADS")
+_INSTRUCTIONS = ("DECODEKIT_MAX_CPU_ISA", "ONEDNN_MAX_CPU_ISA")
+
+# At the end of a benchmark it would be mostly that benchmark's own.
+_LOAD_AT_START = round(os.getloadavg()[0], 2)
 
 CPUINFO = Path("/proc/cpuinfo")
 """Where Linux describes its processors."""
@@ -17,7 +25,7 @@ CPUINFO = Path("/proc/cpuinfo")
 
 def machine_facts(device: str | None = None) -> dict[str, str | int | float]:
     """
-    Device, processor, memory, system and load.
+    Device, processor, memory, system, load before the benchmark, and variables that change the speed.
 
     Args:
         device: The device that computes. None: the processor.
@@ -25,14 +33,19 @@ def machine_facts(device: str | None = None) -> dict[str, str | int | float]:
     facts: dict[str, str | int | float] = {
         "device": device or processor_name(),
         "processor": processor_name(),
-        "cores": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1,
+        "cores": cores(),
         "memory_gib": round(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30, 1),
         "system": platform.platform(),
         # Other load limits how far the figures can be trusted.
-        "load_average": round(os.getloadavg()[0], 2),
+        "load_average": _LOAD_AT_START,
     }
-    facts |= {name: os.environ[name] for name in _THREADING if name in os.environ}
+    facts |= {name: os.environ[name] for name in (*_THREADING, *_INSTRUCTIONS) if name in os.environ}
     return facts
+
+
+def cores() -> int:
+    """Cores that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def processor_name() -> str:
@@ -52,7 +65,8 @@ def processor_name() -> str:
 
 def versions(others: Sequence[str] = ()) -> dict[str, str]:
     """Versions of Python, of the packages that every benchmark uses, and of *others* if installed."""
-    found = {"Python": platform.python_version()}
+    # decodekit's own: a checkout need not be installed, or may lie beside an installed one.
+    found = {"Python": platform.python_version(), "decodekit": __version__}
     for name in (*_PACKAGES, *others):
         try:
             found[name] = version(name)
@@ -63,12 +77,16 @@ def versions(others: Sequence[str] = ()) -> dict[str, str]:
 
 def backend_digest() -> str:
     """
-    A digest of torch's version and of the sources in ``neuron_backend/``.
+    A digest of the sources in ``neuron_backend/`` and of what else decides which programs they compile.
 
-    Compiled decoders are kept under it: programs of other sources must not be timed as these.
+    That is the versions of torch and transformers, the processor, the limit of its instruction sets, and the
+    C++ compiler. Compiled decoders are kept under it: other programs must not be timed as these.
     """
     sources = Path(__file__).parents[2] / "neuron_backend"
-    digest = hashlib.sha256(version("torch").encode())
+    chosen = [os.environ.get(name) for name in (*_INSTRUCTIONS, "CXX")]
+    processor = [cpu_family(), instruction_sets(), instruction_limit()]
+    known = [version("torch"), version("transformers"), processor, chosen]
+    digest = hashlib.sha256(repr(known).encode())
     for file in sorted(path for path in sources.rglob("*") if path.is_file() and path.suffix != ".pyc"):
         digest.update(str(file.relative_to(sources)).encode() + file.read_bytes())
     return digest.hexdigest()[:12]

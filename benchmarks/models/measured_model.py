@@ -173,9 +173,14 @@ def random_prompts(decoder: CompiledDecoder, length: int) -> Tensor:
 
 def device_name(decoder: CompiledDecoder) -> str:
     """The device that computes, in words."""
-    if decoder.target.startswith("cuda"):
+    return device_of(decoder.target)
+
+
+def device_of(target: str) -> str:
+    """The device that decoders of the target of that name compute on, in words."""
+    if target.startswith("cuda"):
         return torch.cuda.get_device_name()
-    if decoder.target.startswith("neuron"):
+    if target.startswith("neuron"):
         found = probe()
         return f"AWS Neuron ({found.kind}): {found.devices} devices, {found.cores} cores of PyTorch's"
     return processor_name()

@@ -38,6 +38,7 @@ from .workload import Arrival, Served, arrivals
 
 WIDTHS = (1, 5, 64)
 _MAX_LENGTH = 512
+_SIZES = f"w{'_'.join(map(str, WIDTHS))}-n{_MAX_LENGTH}"
 _LOAD = 0.7
 """The rate of random arrivals, of the requests a second that the batcher serves when all come at once."""
 
@@ -257,7 +258,7 @@ def _decoder(options: argparse.Namespace, rows: int) -> CompiledDecoder:
     if options.cache is not None:
         folder = (
             options.cache
-            / f"serving-{resolve(options.target).name}-{options.weights}-{rows}-{backend_digest()}"
+            / f"serving-{resolve(options.target).name}-{options.weights}-{rows}-{_SIZES}-{backend_digest()}"
         )
     if folder is not None and folder.exists():
         decoder = load_decoder(folder)

@@ -23,7 +23,7 @@ from ...neuron_backend.targets.registry import resolve
 from ...pretrained import fetch_smollm2
 from ...processors import MinNewTokens, Temperature
 from ...speculation import AdaptiveLength, PromptLookup, SpeculativeGenerator, SuffixAutomaton
-from ..measuring.arguments import add_common, check_at_least, progress
+from ..measuring.arguments import add_common, check_at_least, check_temperatures, progress
 from ..measuring.machine import backend_digest, machine_facts
 from ..measuring.report import Report, finish
 from ..measuring.tables import Spread, Table
@@ -86,6 +86,11 @@ def run(options: argparse.Namespace) -> None:
     """Record, compute and measure, and report."""
     check_at_least("rounds", options.rounds, 1)
     check_at_least("tokens", options.tokens, LEAST_TOKENS)
+    check_at_least("clock_tokens", options.clock_tokens, 1)
+    check_at_least("threads", options.threads, 1)
+    if options.of_a_kind is not None:
+        check_at_least("of_a_kind", options.of_a_kind, 1)
+    check_temperatures("temps", options.temps)
     decoder = _decoder(options)
     chosen = [
         (kind, text)
@@ -219,7 +224,9 @@ def _decoder(options: argparse.Namespace) -> CompiledDecoder:
     folder = None
     if options.cache is not None:
         weights = options.weights or "bfloat16"
-        folder = options.cache / f"real-prompts-{resolve(options.target).name}-{weights}-{backend_digest()}"
+        sizes = f"w{'_'.join(map(str, WIDTHS))}-s{LONGEST + 1}-n{_MAX_LENGTH}"
+        name = f"real-prompts-{resolve(options.target).name}-{weights}-{sizes}-{backend_digest()}"
+        folder = options.cache / name
         if folder.exists():
             decoder = load_decoder(folder)
             decoder.threads = options.threads

@@ -30,7 +30,7 @@ import attrs
 import torch
 import transformers
 
-from ..measuring.arguments import add_common
+from ..measuring.arguments import add_common, check_at_least, check_temperatures
 from ..measuring.compilations import recorded_compilations
 from ..measuring.report import Report, Threshold, finish
 from ..measuring.tables import Table
@@ -77,6 +77,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> None:
     """Measure, and report."""
     _check_lengths(options.length, options.only)
+    for name in ("prompts", "tokens", "adversarial_tokens", "batch", "threads", "rounds"):
+        check_at_least(name, getattr(options, name), 1)
+    check_temperatures("temp", options.temp)
     if options.quick:
         options.prompts, options.tokens, options.adversarial_tokens, options.rounds = 2, 48, 96, 1
     torch.set_num_threads(options.threads)
