@@ -1,5 +1,6 @@
 """What a comparison measures: systems, weight formats, lengths."""
 
+import shutil
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -10,10 +11,14 @@ from ..models.shapes import Shape
 
 DECODEKIT, TRANSFORMERS, LLAMA_CPP = "decodekit", "transformers", "llama.cpp"
 
+_DTYPES = {"float32": 32, "bfloat16": 16, "float16": 16}
+_STORED = {f"{dtype}-{weights}": bits for dtype in _DTYPES for weights, bits in (("int8", 8), ("int4", 4))}
 _BITS = {
-    "float32": 32, "bfloat16": 16, "float16": 16, "int8": 8, "int4": 4,
-    "F32": 32, "BF16": 16, "F16": 16, "Q8_0": 8, "Q4_0": 4,
-}  # fmt: skip
+    DECODEKIT: _DTYPES | _STORED,
+    TRANSFORMERS: _DTYPES,
+    LLAMA_CPP: {"F32": 32, "BF16": 16, "F16": 16, "Q8_0": 8, "Q4_0": 4},
+}
+"""Bits of a weight, by system and format."""
 
 
 @attrs.frozen
@@ -31,8 +36,8 @@ class Entry:
 
     @property
     def bits(self) -> int:
-        """Bits of a weight; 0 for an unknown format."""
-        return _BITS.get(self.format.rpartition("-")[2], 0)
+        """Bits of a weight; 0 for a format that the system does not have here."""
+        return _BITS[self.system].get(self.format, 0)
 
 
 @attrs.frozen
@@ -74,10 +79,16 @@ class Comparison:
         check_at_least("rounds", self.rounds, 1)
         check_at_least("threads", self.threads, 1)
         check_at_least("busy", self.busy, 0)
-        unknown = [entry.name for entry in self.entries if not entry.bits]
-        if unknown or not self.entries:
-            formats, got = ", ".join(_BITS), ", ".join(unknown) or None
-            raise ValueError(f"'entries' must have formats from {formats}: got {got}")
+        if not self.entries:
+            raise ValueError("'entries' must not be empty: got no format of any system")
+        for entry in self.entries:
+            if not entry.bits:
+                formats = ", ".join(_BITS[entry.system])
+                raise ValueError(
+                    f"'entries' must have formats from {formats} for {entry.system}: got {entry.format}"
+                )
+        if self.peer_python and shutil.which(self.peer_python) is None:
+            raise ValueError(f"'peer_python' must be a program that can be run: got {self.peer_python!r}")
 
 
 def entries(

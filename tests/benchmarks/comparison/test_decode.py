@@ -10,7 +10,12 @@ import attrs
 import pytest
 
 from decodekit.__main__ import main
-from decodekit.benchmarks.comparison.measurement import ComparisonResult, PeerResult, compare
+from decodekit.benchmarks.comparison.measurement import (
+    ComparisonResult,
+    PeerResult,
+    compare,
+    decoder_name,
+)
 from decodekit.benchmarks.comparison.reference import LogitAgreement
 from decodekit.benchmarks.comparison.settings import Comparison, Entry, entries
 from decodekit.benchmarks.comparison.tables import report, thresholds
@@ -152,12 +157,24 @@ def test_another_function_is_refused(with_stand_ins: None, monkeypatch: pytest.M
         {"threads": 0},
         {"entries": ()},
         {"entries": (Entry("decodekit", "int2"),)},
+        {"entries": (Entry("decodekit", "F32"),)},
+        {"entries": (Entry("transformers", "bfloat16-int8"),)},
+        {"entries": (Entry("llama.cpp", "float32"),)},
+        {"peer_python": "no-such-python"},
     ],
 )
 def test_wrong_arguments(wrong: dict[str, Any]) -> None:
     """Invalid settings are refused before anything is written or started."""
     with pytest.raises(ValueError, match="must"):
         compare(attrs.evolve(SMALL, **wrong))
+
+
+def test_a_decoder_is_kept_by_target() -> None:
+    """One of another target is not taken for it."""
+    entry = Entry("decodekit", "float32")
+    names = [decoder_name(entry, attrs.evolve(SMALL, target=target)) for target in ("eager", "cpu")]
+
+    assert ["eager-float32-w1_6-n1024", "cpu-float32-w1_6-n1024"] == names
 
 
 def measured(name: str, token_ms: list[float], prompt_ms: list[float]) -> PeerResult:
