@@ -238,15 +238,22 @@ def command_line(arguments: Sequence[str]) -> str:
     """
     kept, rest = [], iter(arguments[1:])
     for argument in rest:
-        if argument in _PATH_FLAGS:
-            next(rest, None)
-        else:
+        flag, sign, _ = argument.partition("=")
+        if flag not in (*_PATH_FLAGS, _CHECKOUT):
             kept.append(shlex.quote(argument))
+            continue
+        if not sign:
+            next(rest, None)
+        if flag == _CHECKOUT:
+            kept += [_CHECKOUT, "."]
     return " ".join(["python -m decodekit", *kept])
 
 
 _PATH_FLAGS = ("--json", "--plot", "--cache", "--peer-python", "--llama-server", "--llama-model")
 """Flags that name a place and do not change what is measured."""
+
+_CHECKOUT = "--install"
+"""It names a checkout, and what is measured is another thing without it."""
 
 
 def _joined(value: Any) -> str:

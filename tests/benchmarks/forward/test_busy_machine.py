@@ -1,11 +1,17 @@
 """Busy-machine benchmark."""
 
 import json
+import os
+import signal
+import subprocess
+import sys
+import time
 from pathlib import Path
 
 import pytest
 
 from decodekit.__main__ import main
+from decodekit.benchmarks.command_line import benchmark_named
 from decodekit.benchmarks.forward import busy_machine
 from decodekit.benchmarks.forward.busy_machine import Forward, largest, percentile, stolen_ticks
 from decodekit.benchmarks.measuring.busy_processes import busy_processes
@@ -41,9 +47,9 @@ def test_percentiles() -> None:
 
 
 def test_the_largest_leaves_out_stolen_time() -> None:
-    """And is 0 if time was stolen of every forward."""
+    """And is absent if time was stolen of every forward."""
     assert 2.0 == largest([Forward(9.0, 1), Forward(2.0, 0), Forward(1.0, 0)])
-    assert 0.0 == largest([Forward(9.0, 1)])
+    assert largest([Forward(9.0, 1)]) is None
 
 
 def test_stolen_ticks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -77,3 +83,55 @@ def test_busy_processes_end() -> None:
         interrupted()
     assert 2 == len(running)
     assert not running & children()
+
+
+def test_nothing_counted_meets_no_goal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where time was stolen of every forward."""
+    monkeypatch.setattr(busy_machine, "stolen_ticks", iter(range(10_000)).__next__)
+    file = tmp_path / "busy.json"
+    main([*ARGUMENTS, "--forwards", "2", "--busy", "1", "--json", str(file)])
+    found = json.loads(file.read_text())
+
+    assert ["99th percentile, in quiet medians"] == [each["what"] for each in found["thresholds"]]
+    assert "the largest is not judged" in found["notes"][0]
+
+
+@pytest.mark.skipif(not hasattr(os, "sched_getaffinity"), reason="needs the affinity")
+def test_a_busy_process_for_each_core_of_this_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not for each of the machine."""
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0, 1, 2})
+
+    assert 3 == benchmark_named("busy").parser().parse_args([]).busy
+
+
+@pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="needs /proc")
+def test_busy_processes_end_with_a_killed_parent() -> None:
+    """Which has no time to end them."""
+    program = (
+        "import pathlib, time\n"
+        "from decodekit.benchmarks.measuring.busy_processes import busy_processes\n"
+        "with busy_processes(1):\n"
+        "    files = pathlib.Path('/proc/self/task').glob('*/children')\n"
+        "    print(*(file.read_text().strip() for file in files), flush=True)\n"
+        "    time.sleep(60)\n"
+    )
+    with subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, text=True) as parent:
+        assert parent.stdout is not None
+        child = int(parent.stdout.readline())
+        parent.kill()
+    ends = time.monotonic() + 20
+    while (running := _runs(child)) and time.monotonic() < ends:
+        time.sleep(0.1)
+    if running:
+        os.kill(child, signal.SIGKILL)
+
+    assert not running
+
+
+def _runs(process: int) -> bool:
+    """Whether it computes; one that has ended may wait for its parent."""
+    try:
+        status = Path(f"/proc/{process}/stat").read_text()
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+    return status.rpartition(")")[2].split()[0] != "Z"

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from decodekit.benchmarks.measuring.report import Curves, Report, Threshold, finish
+from decodekit.benchmarks.measuring.report import Curves, Report, Threshold, command_line, finish
 from decodekit.benchmarks.measuring.tables import Spread, Table
 
 
@@ -101,6 +101,19 @@ class TestReport:
         report = a_report(machine={"device": "abacus", "cores": 1}, versions={"Python": "3"}, date="today")
 
         assert "abacus, cores 1\nPython 3\nwidths 1 5, rounds 3\ntoday" == report.header()
+
+
+@pytest.mark.parametrize(
+    ("given", "kept"),
+    [
+        (["start", "--json=/here/a.json", "--rounds=3"], "start --rounds=3"),
+        (["first-hour", "--install", "/here", "--max-tokens", "8"], "first-hour --install . --max-tokens 8"),
+        (["first-hour", "--install=/here"], "first-hour --install ."),
+    ],
+)
+def test_a_command_has_no_path_of_this_machine(given: list[str], kept: str) -> None:
+    """In neither form of a flag."""
+    assert f"python -m decodekit bench {kept}" == command_line(["decodekit", "bench", *given])
 
 
 class TestFinish:
