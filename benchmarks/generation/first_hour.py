@@ -3,7 +3,7 @@ Question: how long does a newcomer wait, from an empty folder to fast text of a 
 
 The commands of the README, one after another, each a process of its own, with an empty cache folder: nothing
 that was downloaded or compiled before is found. With --install DIR, a checkout, an environment is made first
-and the package installed into it.
+and the package installed into it, without pip's cache; the versions are those that it got.
 """
 
 import argparse
@@ -19,7 +19,7 @@ from typing import Any
 
 import attrs
 
-from ..measuring.arguments import add_json, progress
+from ..measuring.arguments import add_json, check_at_least, progress
 from ..measuring.report import Report, Threshold, finish
 from ..measuring.tables import Table
 from ..prompts.prompt_sets import prompts
@@ -27,8 +27,12 @@ from ..prompts.prompt_sets import prompts
 FIRST_TEXT = 90.0
 """Goal: seconds from the first start to the end of its text, downloads apart."""
 
+_ENVIRONMENT = "environment"
 _QUESTION = "Why is the sky blue?"
 _FETCH = "from decodekit.pretrained import fetch_smollm2; print(fetch_smollm2())"
+_VERSIONS = (
+    "import json\nfrom decodekit.benchmarks.measuring.machine import versions\nprint(json.dumps(versions()))"
+)
 _FIRST_START = "first start: compile, and answer a question"
 
 
@@ -52,8 +56,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> None:
     """Run the commands, and report."""
+    check_at_least("max_tokens", options.max_tokens, 1)
+    # The commands run in another folder.
+    checkout = None if options.install is None else options.install.resolve()
+    if checkout is not None and not (checkout / "pyproject.toml").exists():
+        raise ValueError(f"'install' must be a checkout, with pyproject.toml: got {checkout}")
     with tempfile.TemporaryDirectory() as empty:
-        stages = list(_stages(Path(empty), options.install, options.max_tokens))
+        stages = list(_stages(Path(empty), checkout, options.max_tokens))
+        python = _interpreter(Path(empty), checkout)
+        installed = json.loads(_ran("versions", [python, "-c", _VERSIONS], Path(empty)).output)
     rows = [(stage.name, stage.seconds, _tokens_per_second(stage)) for stage in stages]
     first = next(stage for stage in stages if stage.name == _FIRST_START)
     report = Report(
@@ -65,17 +76,17 @@ def run(options: argparse.Namespace) -> None:
         notes=["Downloads depend on the network."],
         # Without their output, which has paths of this machine.
         results={stage.name: stage.seconds for stage in stages},
+        versions=installed,
     )
     finish(report, options.json)
 
 
 def _stages(folder: Path, checkout: Path | None, tokens: int) -> Iterator[Stage]:
-    python = sys.executable
+    python = _interpreter(folder, checkout)
     if checkout is not None:
-        environment = folder / "environment"
-        yield _ran("make an environment", [python, "-m", "venv", str(environment)], folder)
-        python = str(environment / "bin" / "python")
-        pip = [python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
+        make = [sys.executable, "-m", "venv", str(folder / _ENVIRONMENT)]
+        yield _ran("make an environment", make, folder)
+        pip = [python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--no-cache-dir"]
         constraints = checkout / "scripts" / "constraints.txt"
         limits = ["--constraint", str(constraints)] if constraints.exists() else []
         yield _ran("install", [*pip, *limits, f"{checkout}[gguf]"], folder)
@@ -100,6 +111,11 @@ def _stages(folder: Path, checkout: Path | None, tokens: int) -> Iterator[Stage]
     yield _ran("compile in int8 into a folder", [*command, "compile", *source, *saved], folder)
     own = [*command, "generate", "--model", str(folder / "int8"), *answer, "--prompt", _QUESTION]
     yield _ran("answer from that folder", own, folder)
+
+
+def _interpreter(folder: Path, checkout: Path | None) -> str:
+    """Of the environment that is made in *folder* for a *checkout*; else this one."""
+    return sys.executable if checkout is None else str(folder / _ENVIRONMENT / "bin" / "python")
 
 
 def _ran(name: str, command: Sequence[str], folder: Path) -> Stage:
