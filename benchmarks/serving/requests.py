@@ -89,6 +89,15 @@ def run(options: argparse.Namespace) -> None:
     check_at_least("requests", options.requests, 1)
     check_at_least("tokens", options.tokens, 1)
     check_at_least("rounds", options.rounds, 1)
+    if (options.llama_server is None) != (options.llama_model is None):
+        raise ValueError(
+            "'llama_server' and 'llama_model' must be given together: "
+            f"got {options.llama_server} and {options.llama_model}"
+        )
+    for name in ("llama_server", "llama_model"):
+        file = getattr(options, name)
+        if file is not None and not file.is_file():
+            raise ValueError(f"{name!r} must be a file that is there: got {file}")
     if options.tokens > _MAX_LENGTH // 2:
         raise ValueError(
             f"'tokens' must be at most {_MAX_LENGTH // 2}, half of the positions, since prompts need room: "
@@ -241,10 +250,12 @@ def _transformers_rate(decoder: CompiledDecoder, options: argparse.Namespace) ->
     requests = arrivals(_prompts(decoder, options), None, seed=0)
     try:
         with on_threads(options.threads):
-            rate = serve_with_transformers(model, requests, options.tokens)
+            rates = serve_with_transformers(model, requests, options.tokens, options.rounds)
     except Exception as error:
         return None, f"transformers' generate_batch does not run here: {error!r}"
-    return rate, "transformers' generate_batch decodes as many requests together as it finds room for."
+    return statistics.median(
+        rates
+    ), "transformers' generate_batch decodes as many requests together as it finds room for."
 
 
 def _dtype() -> Any:

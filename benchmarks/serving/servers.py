@@ -5,6 +5,7 @@ import http.client
 import json
 import socket
 import subprocess
+import tempfile
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -19,6 +20,8 @@ from ...speculation import PromptLookup, SpeculativeGenerator
 from .workload import Arrival, Timeline, play
 
 _START_SECONDS = 60
+_SAID = 2000
+"""Characters of a server's messages that an error shows."""
 
 
 @attrs.define
@@ -80,18 +83,25 @@ def llama_server(
     A running ``llama-server`` with continuous batching; its host and port.
 
     Raises:
-        ChildProcessError: It does not start.
+        ChildProcessError: It does not start; with the end of its messages.
     """
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
     command = [binary, "-m", model, "--host", "127.0.0.1", "--port", port, "-np", rows, "--cont-batching"]
-    command += ["-c", rows * max_length, "-t", threads, "-tb", threads, "--no-webui", "--log-disable"]
-    with subprocess.Popen(
-        list(map(str, command)), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
-    ) as process:
+    command += ["-c", rows * max_length, "-t", threads, "-tb", threads, "--no-webui"]
+    with (
+        # A pipe that is not read would stop it.
+        tempfile.TemporaryFile() as messages,
+        subprocess.Popen(list(map(str, command)), stdout=subprocess.DEVNULL, stderr=messages) as process,
+    ):
         try:
-            _wait_until_healthy(process, port)
+            try:
+                _wait_until_healthy(process, port)
+            except ChildProcessError as error:
+                messages.seek(0)
+                said = messages.read().decode(errors="replace")[-_SAID:].strip()
+                raise ChildProcessError(f"{error}: {said}") from None
             yield "127.0.0.1", port
         finally:
             process.terminate()
@@ -127,16 +137,35 @@ def serve_with_llama(address: tuple[str, int], requests: Sequence[Arrival], toke
     return play(requests, send)
 
 
-def serve_with_transformers(model: Any, requests: Sequence[Arrival], tokens: int) -> float:
-    """Tokens a second of transformers' ``generate_batch``, all requests at once."""
+def serve_with_transformers(
+    model: Any, requests: Sequence[Arrival], tokens: int, rounds: int = 1
+) -> list[float]:
+    """
+    Tokens a second of transformers' ``generate_batch``, all requests at once, round by round.
+
+    A round before them is not counted.
+
+    Raises:
+        ChildProcessError: An answer is missing, or has another number of tokens.
+    """
     from transformers import GenerationConfig
 
     config: Any = GenerationConfig(  # type: ignore[no-untyped-call]
         max_new_tokens=tokens, do_sample=False, eos_token_id=-1, pad_token_id=0, use_cache=True
     )
-    begin = time.perf_counter()
-    answers = model.generate_batch([list(each.ids) for each in requests], generation_config=config)
-    return sum(len(each.generated_tokens) for each in answers.values()) / (time.perf_counter() - begin)
+    rates = []
+    for _ in range(rounds + 1):
+        begin = time.perf_counter()
+        answers = model.generate_batch([list(each.ids) for each in requests], generation_config=config)
+        spent = time.perf_counter() - begin
+        lengths = [len(each.generated_tokens) for each in answers.values()]
+        if lengths != [tokens] * len(requests):
+            raise ChildProcessError(
+                f"generate_batch must answer {len(requests)} requests with {tokens} tokens each: "
+                f"got {len(lengths)} answers, {sum(lengths)} tokens"
+            )
+        rates.append(sum(lengths) / spent)
+    return rates[1:]
 
 
 def _wait_until_healthy(process: "subprocess.Popen[bytes]", port: int) -> None:

@@ -3,6 +3,7 @@
 import stat
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -76,12 +77,12 @@ def test_llama_server_answers(binary: Path) -> None:
 
 
 def test_a_server_that_does_not_start_is_named(tmp_path: Path) -> None:
-    """With its status."""
+    """With its status and its messages."""
     path = tmp_path / "llama-server"
-    path.write_text("#!/bin/sh\nexit 3\n")
+    path.write_text("#!/bin/sh\necho no such model >&2\nexit 3\n")
     path.chmod(0o755)
     with (
-        pytest.raises(ChildProcessError, match="has ended with status 3"),
+        pytest.raises(ChildProcessError, match="has ended with status 3: no such model"),
         llama_server(path, Path("none.gguf"), 2, 64, 1),
     ):
         pass
@@ -92,4 +93,33 @@ def test_transformers_answers(tiny_model: object) -> None:
     """With its continuous batching."""
     model = tiny_model("llama", torch.float32)  # type: ignore[operator]
 
-    assert serve_with_transformers(model, REQUESTS, 4) > 0
+    (rate,) = serve_with_transformers(model, REQUESTS, 4)
+    assert rate > 0
+
+
+class Answers:
+    """A model that answers with so many tokens."""
+
+    def __init__(self, *lengths: int) -> None:
+        self.lengths = lengths
+        self.calls = 0
+
+    def generate_batch(self, ids: object, generation_config: object) -> dict[str, SimpleNamespace]:
+        """The answers by request."""
+        self.calls += 1
+        return {str(i): SimpleNamespace(generated_tokens=[0] * each) for i, each in enumerate(self.lengths)}
+
+
+def test_transformers_is_warm() -> None:
+    """The first round is not counted."""
+    model = Answers(4, 4, 4)
+
+    assert 2 == len(serve_with_transformers(model, REQUESTS, 4, 2))
+    assert 3 == model.calls
+
+
+@pytest.mark.parametrize("lengths", [(), (4, 4), (4, 4, 3), (0, 0, 0)])
+def test_every_answer_of_transformers_is_needed(lengths: tuple[int, ...]) -> None:
+    """A rate of fewer tokens would be no rate of these requests."""
+    with pytest.raises(ChildProcessError, match="must answer 3 requests with 4 tokens each"):
+        serve_with_transformers(Answers(*lengths), REQUESTS, 4)
