@@ -5,6 +5,8 @@ from pathlib import Path
 
 from transformers import AutoTokenizer
 
+from ..measuring.arguments import progress
+
 PROMPT_LENGTH = 128
 
 
@@ -22,10 +24,17 @@ def pair_folder() -> Path:
 
 
 def held_out_prompts(count: int) -> list[list[int]]:
-    """*count* windows of 128 tokens from held-out files, the first of every file before the second of any."""
+    """
+    *count* windows of 128 tokens from held-out files, the first of every file before the second of any.
+
+    The files may have fewer: how many there are is then printed on standard error.
+    """
     tokenizer = AutoTokenizer.from_pretrained(pair_folder() / "target")
     texts = runpy.run_path(str(pair_folder() / "train.py"))["held_out"]()
     files = [tokenizer(text)["input_ids"] for text in texts]
     longest = max(map(len, files))
     windows = [file[at : at + PROMPT_LENGTH] for at in range(0, longest, 4 * PROMPT_LENGTH) for file in files]
-    return [window for window in windows if len(window) == PROMPT_LENGTH][:count]
+    whole = [window for window in windows if len(window) == PROMPT_LENGTH]
+    if len(whole) < count:
+        progress(f"{len(whole)} held-out prompts, of {count} asked for: the files have no more")
+    return whole[:count]

@@ -193,7 +193,10 @@ def adversarial(pair: Pair, options: argparse.Namespace, temperature: float) -> 
 def batch(pair: Pair, options: argparse.Namespace, temperature: float) -> Section:
     """Several rows, each with its own number of accepted draft tokens."""
     systems = plain_and_drafted(pair, options.length, temperature, options.tokens)
-    batches = [held_out_prompts(options.batch)]
+    rows = held_out_prompts(options.batch)
+    if len(rows) < options.batch:
+        raise ValueError(f"'batch' must be at most {len(rows)}, the held-out prompts: got {options.batch}")
+    batches = [rows]
     places = [tensor.data_ptr() for tensor in pair.target.decoder.cache.tensors]
     with recorded_compilations() as compilations:
         runs = take_turns(systems, batches, options.rounds)

@@ -9,6 +9,7 @@ from types import ModuleType
 import pytest
 from safetensors import safe_open
 
+from decodekit.benchmarks.models.bundled_pair import held_out_prompts
 from decodekit.benchmarks.speculation.acceptance import measure
 
 ROOT = pathlib.Path(__file__).parents[2]
@@ -68,7 +69,7 @@ def test_held_out_files_were_not_trained_on() -> None:
 @pytest.mark.slow
 def test_the_draft_agrees_with_the_target() -> None:
     """τ >= 2.5 tokens per target forward at k = 4 and temperature 0.7 on held-out files."""
-    statistics = measure(prompts=32, tokens=96, temperature=0.7, num_draft_tokens=4)
+    statistics = measure(held_out_prompts(32), tokens=96, temperature=0.7, num_draft_tokens=4)
 
     assert statistics.tokens > 2000
     assert statistics.mean_accepted_length >= 2.5
