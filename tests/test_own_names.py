@@ -104,6 +104,10 @@ FOREIGN = {
 """By file, the names that it looks for in objects of other packages."""
 
 COMPUTED = {
+    # Options of a command line, by name
+    "benchmarks/serving/requests.py": {"getattr(options, name)"},
+    "benchmarks/speculation/acceptance.py": {"getattr(options, name)"},
+    "benchmarks/speculation/speed.py": {"getattr(options, name)"},
     "benchmarks/measuring/compilations.py": {"getattr(module, name)"},  # functions of torch, to be wrapped
     # Models of transformers and their configs.
     "benchmarks/models/enlarge.py": {
