@@ -95,6 +95,7 @@ FOREIGN = {
     "neuron_backend/targets/device_tensors.py": {"device"},
     "neuron_backend/targets/neuron/traced_target.py": {"__version__"},
     # Python's own
+    "benchmarks/forward/gpu_steps.py": {"cumulative_length"},
     "benchmarks/measuring/machine.py": {"sched_getaffinity"},  # not on every system
     # The name of a function, or of whatever else can be called.
     "decoding/sampling_placement.py": {"__name__"},
