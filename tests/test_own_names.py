@@ -29,6 +29,7 @@ FOREIGN = {
     # Models, configs and caches of transformers
     # AttributeError: files of another form than transformers expects
     "neuron_backend/models/attention_temperature.py": {"attn_temperature_tuning", "use_rope"},
+    "benchmarks/forward/gpu_steps.py": {"cumulative_length"},
     "neuron_backend/models/cache_argument.py": {"cache", "past_key_values"},
     "neuron_backend/models/gguf_file.py": {"AttributeError"},
     "neuron_backend/models/gguf_settings.py": {
@@ -95,7 +96,6 @@ FOREIGN = {
     "neuron_backend/targets/device_tensors.py": {"device"},
     "neuron_backend/targets/neuron/traced_target.py": {"__version__"},
     # Python's own
-    "benchmarks/forward/gpu_steps.py": {"cumulative_length"},
     "benchmarks/measuring/machine.py": {"sched_getaffinity"},  # not on every system
     # The name of a function, or of whatever else can be called.
     "decoding/sampling_placement.py": {"__name__"},
