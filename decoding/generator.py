@@ -279,7 +279,7 @@ class Generator(Parts):
         before it. A following generation only needs to feed the last token of each prompt.
 
         Args:
-            prompts: As in a call.
+            prompts: As in a call, at most as many as the decoder has rows.
 
             random_streams: As in a call.
 

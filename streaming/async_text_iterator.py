@@ -25,7 +25,8 @@ class AsyncTextIterator(TaskReader[str], TextQueueStreamer):
     generation too.
 
     Args:
-        timeout: Longest wait for a piece in seconds; None for no limit.
+        timeout: Longest wait for a piece in seconds, after which the reader gets ``TimeoutError``, and a loop
+            over it ends the generation; None for no limit.
 
         capacity: Maximum number of pieces waiting to be read.
 

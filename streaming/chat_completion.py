@@ -63,7 +63,8 @@ class ChatCompletion:
         The completion of *result*, which has text.
 
         Raises:
-            RuntimeError: A row has no proper end: it was cancelled, or no token was left.
+            RuntimeError: A row has no proper end: it was cancelled, its time was over, no token was left, or
+                the logits overflowed.
         """
         choices = [self._choice(result, row) for row in range(len(result.ids))]
         usage = _usage(len(result.prompts[0]), sum(map(len, result.ids)))

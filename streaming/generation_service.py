@@ -30,7 +30,7 @@ class Events(Protocol):
 
 
 class GenerationService(Protocol):
-    """What takes requests, with the arguments of :meth:`Generator.stream`."""
+    """What takes requests, with *prompts*, *random_streams* and *logprobs* of :meth:`Generator.stream`."""
 
     async def begin(
         self, prompts: Any, random_streams: Sequence[int] | None = None, logprobs: Logprobs | None = None

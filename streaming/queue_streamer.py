@@ -22,7 +22,8 @@ class QueueStreamer:
     Base class of the iterators: the generation's side of the queue.
 
     Args:
-        timeout: Longest wait for an event in seconds; None for no limit.
+        timeout: Longest wait for an event in seconds, after which the reader gets ``TimeoutError``, and a
+            loop over it ends the generation; None for no limit.
 
         capacity: Maximum number of events waiting to be read.
 

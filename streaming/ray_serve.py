@@ -87,7 +87,7 @@ class Replica:
     """
     A generator that answers requests from Python handles and over HTTP.
 
-    Through a handle, with the arguments of :meth:`Generator.stream
+    Through a handle, with *prompts*, *random_streams* and *logprobs* of :meth:`Generator.stream
     <decodekit.decoding.generator.Generator.stream>`::
 
         handle = serve.run(serve_app(build))

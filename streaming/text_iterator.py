@@ -28,7 +28,8 @@ class TextIterator(ThreadReader[str], TextQueueStreamer):
     reader's thread have ended, whereas a daemon inside a forward may crash the process at exit.
 
     Args:
-        timeout: Longest wait for a piece in seconds; None for no limit.
+        timeout: Longest wait for a piece in seconds, after which the reader gets ``TimeoutError``, and a loop
+            over it ends the generation; None for no limit.
 
         capacity: Maximum number of pieces waiting to be read.
 

@@ -15,7 +15,7 @@ class Event:
     """New tokens of one row."""
 
     row: int
-    """Index of the prompt."""
+    """Row of the result: of the prompt, or with several samples ``prompt * num_samples + sample``."""
 
     ids: tuple[int, ...]
     """The new ids; none where the row ended between two steps or had no possible token."""

@@ -76,7 +76,10 @@ class Batcher:
     prefill_width: int | None = attrs.field(
         default=None, validator=validators.optional([a_whole_number, validators.ge(1)])
     )
-    """Columns of a prompt that are fed beside rows that decode; None for the widest that was compiled."""
+    """
+    Columns of a prompt that are fed beside rows that decode: the widest compiled width (of the row widths, if
+    there are any) that is at most this, else the narrowest. None for the widest.
+    """
 
     max_gap: float | None = attrs.field(default=None, validator=validators.optional(validators.gt(0)))
     """
@@ -87,7 +90,7 @@ class Batcher:
     max_waiting: int | None = attrs.field(
         default=None, validator=validators.optional([a_whole_number, validators.ge(1)])
     )
-    """Requests that may wait for a row; None for any number."""
+    """Prompts and samples that may wait for a row; None for any number."""
 
     ageing: float = attrs.field(default=10.0, validator=validators.gt(0))
     """Seconds of waiting that are worth a priority of 1."""
@@ -153,7 +156,7 @@ class Batcher:
 
     @property
     def num_waiting(self) -> int:
-        """The requests that wait for a row, or for the next step."""
+        """The prompts and samples that wait for a row, or for the next step."""
         return len(self._arrived) + len(self._table.waiting.requests)
 
     def submit(
@@ -209,7 +212,7 @@ class Batcher:
             ValueError: The prompt does not fit, a part cannot share a decoder, or there are more samples than
                 there is ever room for.
 
-            BatcherFullError: :attr:`max_waiting` requests wait, and *block* is False.
+            BatcherFullError: There is no room for all samples, running and waiting, and *block* is False.
 
             RuntimeError: The batcher is closed.
         """

@@ -23,6 +23,11 @@ class BestOfN:
     reward model (:class:`~.scored_by.ScoredBy`), a majority vote
     (:class:`~.self_consistency.SelfConsistency`), or :class:`~.minimum_bayes_risk.MinimumBayesRisk`.
 
+    Raises:
+        TypeError: *source* is no source of samples, or *by* scores none.
+
+        ValueError: The sampler is greedy, and there is more than one sample.
+
     >>> from decodekit.decoding import Generator, MaxNewTokens, Sample
     >>> from decodekit.decoding.strategies.scored_by import ScoredBy
     >>> from decodekit.testing import ScriptedDecoder

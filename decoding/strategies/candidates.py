@@ -77,7 +77,10 @@ class Choices:
     """Of all samples together."""
 
     seed: int | None = None
-    """That of the random streams, as in a :class:`~..results.generation.Generation`."""
+    """
+    That of the random streams, as in a :class:`~..results.generation.Generation`. None where each prompt has
+    another: several prompts of a ``Batched`` source whose sampler has no seed.
+    """
 
     @property
     def ids(self) -> list[list[int]]:

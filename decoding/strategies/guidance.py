@@ -20,7 +20,7 @@ def guide(conditional: Tensor, unconditional: Tensor, scale: float) -> Tensor:
 
     Returns:
         ``unconditional + scale * (conditional - unconditional)`` of the log-softmax of both; ``-inf`` where
-        either side has it.
+        either side has it. At scale 1, the log-softmax of the conditional side alone.
 
     >>> import torch
     >>> guide(torch.tensor([2.0, 0.0]), torch.tensor([1.0, 0.0]), scale=3.0).diff()
