@@ -15,7 +15,7 @@ def call_after_fork(call: Callable[[], None]) -> None:
 
 
 def told_after_fork(tell: Callable[[T], None]) -> "weakref.WeakSet[T]":
-    """A set of objects, with each of which *tell* is called in a forked process."""
+    """Weak set; in a forked process *tell* is called with each member."""
     told: weakref.WeakSet[T] = weakref.WeakSet()
 
     def tell_each() -> None:

@@ -163,14 +163,14 @@ def main() -> None:
         check_address(options.host, options.port)
         saved = is_saved_decoder(options.model)
         tokenizer = chat_tokenizer(options.model, saved)
-    except (OSError, ValueError) as error:
+    except (ImportError, OSError, ValueError) as error:
         parser.error(str(error))
     if not saved:
         given.setdefault("batch_size", 4)
     generator = Generator.from_pretrained(options.model, tokenizer=tokenizer, **given)
     batcher = Batcher(generator.decoder, max_waiting=options.max_waiting)
     # Resolved, for "." has no last part.
-    server = ChatServer(generator, options.name or pathlib.Path(options.model).resolve().name, batcher)
+    server = ChatServer(generator, options.name or pathlib.Path(options.model).absolute().name, batcher)
     uvicorn.run(server.app(), host=options.host, port=options.port)
 
 

@@ -33,7 +33,7 @@ class ActiveRequest:
     """Whether each of its rows has its first token; known where it drafts."""
 
     drafted: bool = attrs.field(default=False, init=False)
-    """Whether its drafter has been asked for a draft."""
+    """Whether its drafter has been fed what was there before the newest draft."""
 
     failed: bool = attrs.field(default=False, init=False)
     """Whether one of its parts raised."""

@@ -73,7 +73,7 @@ def ask(
     for group in _grouped(drafting, lambda question: id(question[1].drafter)):
         with timers.phase("draft"):
             for (request, _, _), answer in _group_drafts(group, now, alone, most, failed):
-                asked[id(request)], request.drafted = answer, True
+                asked[id(request)] = answer
     return [asked.get(id(request)) for request in requests]
 
 
@@ -223,11 +223,12 @@ def _proposed(group: Sequence[Question], now: History, alone: bool, most: int | 
     if drafting.catches_up and most is not None:
         late = cast(CatchesUp, drafter).catch_up(shown, budget > 0, most) > most
         budget = torch.where(late, 0, budget)
-    elif drafting.catches_up:
-        # The first proposal feeds the whole prompt.
-        for request, _, _ in group:
-            late[request.rows] = not request.drafted
-    answers = [attrs.evolve(one, catching_up=_caught_up(request, one, late)) for request, _, one in group]
+    answers = []
+    for request, own, one in group:
+        # The first proposal feeds what is left of the prompt.
+        fed = late[request.rows] | (own.catches_up and not request.drafted)
+        answers.append(attrs.evolve(one, catching_up=_caught_up(one, fed)))
+        request.drafted = not late[request.rows].any()
     if not budget.any():
         return answers
     sample, goes_on = _sampling(group, now, alone, vocab), _ending(group, alone)
@@ -246,10 +247,10 @@ def _proposed(group: Sequence[Question], now: History, alone: bool, most: int | 
     ]
 
 
-def _caught_up(request: ActiveRequest, asked: Asked, late: Tensor) -> tuple[bool, ...] | None:
-    """Whether the drafter caught up with each row of *asked*, given all rows' *late*; None if with none."""
-    own = late[request.rows].tolist()
-    return tuple(own[row] for row in asked.rows) if any(own) else None
+def _caught_up(asked: Asked, fed: Tensor) -> tuple[bool, ...] | None:
+    """Whether the drafter *fed* tokens that it lacked, for each row of *asked*; None if for none."""
+    of_rows = fed.tolist()
+    return tuple(of_rows[row] for row in asked.rows) if any(of_rows) else None
 
 
 def _budget(group: Sequence[Question], now: History) -> Tensor:

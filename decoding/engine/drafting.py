@@ -45,7 +45,7 @@ class Asked:
     """What the drafter says of drafts for *rows*; None if the length does not depend on it."""
 
     catching_up: tuple[bool, ...] | None = None
-    """Whether the drafter caught up with each of *rows*; None if with none."""
+    """Whether the drafter was fed missing tokens of each of *rows*; None if of none."""
 
     @property
     def allowed(self) -> int:
@@ -142,7 +142,7 @@ class Drafting:
         if evidence is None:
             length = (
                 cast(WeighsDelays, self.length).length_beside(rows, delayed)
-                if self.weighs_delays
+                if self.weighs_delays and delayed
                 else self.length(rows)
             )
             return [self._checked(length, most)] * rows

@@ -27,12 +27,13 @@ class WeighsDelays(Protocol):
         """
         The draft length of each of *rows* rows in the next step.
 
-        Asked in place of a call with *rows* alone where the drafter gives no evidence.
+        Asked in place of a call with *rows* alone where other rows wait and the drafter gives no evidence.
 
         Args:
             rows: Those that may draft.
 
-            delayed: The number of other rows that wait for the same forward, of other requests or in prefill.
+            delayed: The number of other rows that wait for the same forward, of other requests or in prefill;
+                at least 1.
         """
         ...
 

@@ -116,8 +116,8 @@ class Session:
 
         Returns:
             The answer's events, as from a generator's ``stream``. Nothing is fed before the first is
-            requested. On a batcher, reading them raises what its ``submit`` does, such as ``BatcherFullError``;
-            the conversation is then as before.
+            requested. On a batcher, reading them raises what its ``submit`` does, such as
+            ``BatcherFullError``; the conversation is then as before.
 
         Raises:
             SessionFullError: The turn does not fit. Nothing has changed.

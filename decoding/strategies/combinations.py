@@ -7,7 +7,7 @@ from typing import Any, ClassVar, TypeAlias
 import attrs
 from torch import Tensor
 
-from ..divisor import divisor
+from ..temperature_divisor import finite_divisor
 from ..validation import as_list, as_real, one_real
 
 Combine: TypeAlias = Callable[[Sequence[Tensor]], Tensor]
@@ -135,7 +135,7 @@ class Contrast:
             raise ValueError(f"a contrast takes 2 decoders, an expert and an amateur: got {len(logits)}")
         expert, amateur = (
             logits[0].log_softmax(dim=-1),
-            (logits[1] / divisor(self.temperature)).log_softmax(dim=-1),
+            (logits[1] / finite_divisor(self.temperature)).log_softmax(dim=-1),
         )
         least = expert.amax(dim=-1, keepdim=True) + (math.log(self.alpha) if self.alpha else -math.inf)
         # Not >=, so that NaN stays.

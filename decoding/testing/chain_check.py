@@ -10,6 +10,9 @@ from torch import Tensor
 from ..protocols import Decoder
 from .assertions import require, require_refusal, unknown_width
 
+_QUICK_WIDTH = 64
+"""The widest width that is tried after two numbers of tokens."""
+
 
 @attrs.define(eq=False)
 class ChainTrial:
@@ -99,7 +102,9 @@ class ChainTrial:
         length = self.tokens.shape[1]
         # One position must be left to read the slots from.
         count = min(width, length - 1)
-        for first in sorted({0, min(3, length - 1 - count)} if count else ()):
+        firsts = {0, min(3, length - 1 - count)} if count else set()
+        # Each takes forwards of one token as many times as the width has columns.
+        for first in sorted(firsts)[: 2 if width <= _QUICK_WIDTH else 1]:
             self._wide_then_narrow(width, count, first)
 
     def _wide_then_narrow(self, width: int, count: int, first: int) -> None:

@@ -20,6 +20,9 @@ if TYPE_CHECKING:
     from transformers import PretrainedConfig, PreTrainedModel
 
 _FACTORS = "rope_freqs.weight"
+_OFF = 1e29
+"""Factors from which on there is no rotation: llama.cpp's converter writes 1e30."""
+
 _LONG_FACTORS = ("rope_factors_long.weight", "rope_factors_short.weight")
 
 
@@ -107,18 +110,28 @@ def _listed(values: set[Any]) -> str:
     return " and ".join(sorted(map(str, values))) or "none"
 
 
+def _has_factors(rope: Mapping[str, Any], factors: Tensor) -> bool:
+    """Whether *rope* is RoPE of a part of each head, as Gemma 4's, which *factors* turn off in the rest."""
+    if rope.get("rope_type") != "proportional":
+        return False
+    rotated = int(rope.get("partial_rotary_factor", 1.0) * len(factors))
+    return bool((factors[:rotated] == 1).all() and (factors[rotated:] >= _OFF).all())
+
+
 def _divide_frequencies(name: str, model: "PreTrainedModel", factors: Tensor) -> None:
     """
     Divide the RoPE frequencies of *model* by *factors*, ``[head_dim / 2]``, in its config too.
 
     The config has them as ``"longrope"`` of one length, so that a saved decoder is an ordinary folder.
     """
-    if bool((factors == 1).all()):
-        return
     config: Any = model.config
+    if bool((factors == 1).all()) or any(_has_factors(rope, factors) for rope in _ropes(config)):
+        return
     rotary = [each for each in model.named_modules() if isinstance(getattr(each[1], "rope_type", None), str)]
-    parameters = getattr(config, "rope_parameters", None)
-    if len(rotary) != 1 or not parameters or parameters.get("rope_type", "default") != "default":
+    # transformers before 5 has the base apart from the scaling.
+    field = "rope_parameters" if hasattr(config, "rope_parameters") else "rope_scaling"
+    parameters = getattr(config, field) or {}
+    if len(rotary) != 1 or parameters.get("rope_type", "default") != "default":
         raise UnsupportedArchitecture(
             name, f"{_FACTORS} must be for one RoPE without scaling: got {len(rotary)}, {parameters}"
         )
@@ -128,13 +141,15 @@ def _divide_frequencies(name: str, model: "PreTrainedModel", factors: Tensor) ->
         raise UnsupportedArchitecture(
             name, f"{_FACTORS} must have {size} factors > 0: got {len(factors)} from {factors.min().item()}"
         )
-    config.rope_parameters = {
+    scaling = {
         **parameters,
         "rope_type": "longrope",
         "short_factor": factors.tolist(),
         "long_factor": factors.tolist(),
         "attention_factor": 1.0,
+        "factor": 1.0,
         "original_max_position_embeddings": config.max_position_embeddings,
     }
+    setattr(config, field, scaling)
     made: Any = type(module)
     model.set_submodule(path, made(config))

@@ -115,10 +115,16 @@ def _restore_dtypes(model: "PreTrainedModel", folder: Path, manifest: Manifest) 
     if not other:
         return
     with safe_open(folder / PLAIN_WEIGHTS, "pt") as file:
-        for name in other & set(file.keys()):
+        in_file = set(file.keys())
+        for name in other & in_file:
             stored = file.get_tensor(name)
             if weight_table({name: stored})[name] == manifest.weights.get(name):
                 state[name].data = stored
+    # transformers saves some under another name. What it loads in float32 from 16 bits has the same numbers.
+    for name in other - in_file:
+        dtype, *shape = manifest.weights.get(name, [""])
+        if found[name] == ["float32", *shape] and dtype in ("bfloat16", "float16"):
+            state[name].data = state[name].data.to(weight_dtype(dtype))
 
 
 def build_model(

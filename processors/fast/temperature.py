@@ -11,6 +11,8 @@ from ...decoding.history import History
 from ...decoding.sampling.compiled.operation import Kind, Operation
 from ...decoding.sampling.few_tokens import Cell, Few
 from ...decoding.sampling.short_cuts import register
+from ...decoding.temperature_divisor import finite_divisor
+from ..parameter import per_row
 from ..scaling.temperature import Temperature
 
 
@@ -22,7 +24,8 @@ class FastTemperature:
 
     def into(self, logits: Tensor, history: History, out: Tensor) -> Tensor:
         """See :class:`~decodekit.decoding.sampling.short_cuts.WritesInto`."""
-        return torch.div(logits, self.stage.divisor(logits), out=out)
+        temperature = per_row("temperature", self.stage.temperature, logits)
+        return torch.div(logits, finite_divisor(temperature), out=out)
 
     @property
     def takes_few(self) -> bool:

@@ -23,7 +23,7 @@ def check_integers(schema: Any) -> None:
     Refuse integers in *schema* that would be rounded.
 
     Args:
-        schema: A JSON schema of Python values. Annotations, such as ``default``, are not looked at.
+        schema: A JSON schema of Python values. Annotations, such as ``default``, are ignored.
 
     Raises:
         ValueError: A constant, a bound or a length exceeds 2^53 in magnitude.

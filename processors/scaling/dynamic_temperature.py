@@ -6,8 +6,8 @@ import attrs
 import torch
 from torch import Tensor
 
-from ...decoding.divisor import divisor
 from ...decoding.history import History
+from ...decoding.temperature_divisor import finite_divisor
 from ..chain import Composable
 from ..numerics.likelihood import entropy, relative
 from ..parameter import FLOAT32, as_reals, is_scalar, per_row, real
@@ -61,6 +61,6 @@ class DynamicTemperature(Composable):
         risen = (per_row("exponent", self.exponent, total) * uncertainty.log()).exp()
         # With one token, H and H_max are 0.
         temperature = torch.where(left > 1, low + (high - low) * risen, 1.0)
-        scaled = logits / divisor(temperature).to(logits.dtype)
+        scaled = logits / finite_divisor(temperature).to(logits.dtype)
         # An infinite logit has no entropy; what was removed stays removed.
         return torch.where(logits > -torch.inf, scaled, logits)

@@ -6,8 +6,8 @@ import attrs
 import torch
 from torch import Tensor
 
-from ...decoding.divisor import divisor
 from ...decoding.history import History
+from ...decoding.temperature_divisor import finite_divisor
 from ..chain import Composable
 from ..parameter import as_reals, is_scalar, per_row, real
 
@@ -19,7 +19,7 @@ class Temperature(Composable):
 
     Below 1 sharpens the distribution, above 1 flattens it. Typically 0.2-1.5; no-op at 1. For
     temperature 0 use the sampler ``Greedy()``. Temperatures below 1e-20 act as 1e-20
-    (:data:`~decodekit.decoding.divisor.SMALLEST_DIVISOR`), which leaves the maximum.
+    (:data:`~decodekit.decoding.temperature_divisor.SMALLEST_DIVISOR`), which leaves the maximum.
 
     Ackley, Hinton and Sejnowski, 1985, `A Learning Algorithm for Boltzmann Machines
     <https://doi.org/10.1207/s15516709cog0901_7>`_.
@@ -44,8 +44,4 @@ class Temperature(Composable):
         """Scale ``[batch, width, vocab]`` logits, which are not modified."""
         if is_scalar(self.temperature, 1.0):
             return logits
-        return logits / self.divisor(logits)
-
-    def divisor(self, logits: Tensor) -> float | Tensor:
-        """What *logits* ``[batch, width, vocab]`` are divided by, one number or ``[batch, 1, 1]``."""
-        return divisor(per_row("temperature", self.temperature, logits))
+        return logits / finite_divisor(per_row("temperature", self.temperature, logits))

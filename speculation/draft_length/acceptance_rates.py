@@ -45,7 +45,7 @@ class AcceptanceRates:
         rows = zip(outcome.drafted, outcome.accepted, catching_up, strict=True)
         for drafted, accepted, late in rows:
             if late and not drafted:
-                # Its next draft need not be empty.
+                # An empty draft during the catch-up says nothing of the drafter.
                 continue
             # The first missing token was requested, and the first rejected one was verified.
             for i in range(min(drafted + 1, outcome.allowed, self.most)):

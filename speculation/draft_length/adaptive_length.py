@@ -235,7 +235,7 @@ class AdaptiveLength:
                 yield length
 
     def _least_price(self, length: int) -> float:
-        """The same, as low as it may be (:meth:`.StepSeconds.doubt`)."""
+        """Lower bound of :meth:`_price`, given :meth:`.StepSeconds.doubt`."""
         return self._price(length) - self._seconds.doubt(length) / self._seconds.verify(0)
 
     def _most_savings(self) -> float:

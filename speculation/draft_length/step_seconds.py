@@ -251,7 +251,7 @@ class StepSeconds:
         if not outcome.allowed:
             return
         if outcome.catching_up and not gap and self._catch_up is not None and self._draft.known:
-            # A prompt's prefill is no draft.
+            # The seconds of drafting include a prefill.
             return
         late = outcome.draft_seconds - self.draft(length)
         if (gap or self._catch_up is None) and late > 0:

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from decodekit.decoding import Batcher, Generator, MaxNewTokens, SpeculationStep
-from decodekit.speculation import DraftModel, PromptLookup
+from decodekit.speculation import AdaptiveLength, DraftModel, PromptLookup
 from decodekit.testing import ScriptedDecoder, last_token
 
 # Tokens repeat after four.
@@ -100,6 +100,43 @@ class TestAsk:
         assert late
         assert {(2, 0)} == {one.drafted for one in late}
         assert all(all(one.drafted) for one in policy.heard if one.catching_up is None)
+
+    def test_prefill_of_a_short_prompt_is_told(self) -> None:
+        """It is fed in the step of the first draft."""
+        target, draft = (
+            ScriptedDecoder(CYCLE, 2, widths=(1, 4, 16), scored_width=4, line=last_token) for _ in range(2)
+        )
+        policy = Policy()
+        generator = Generator(
+            target, drafter=DraftModel(draft), num_draft_tokens=policy, stop=MaxNewTokens(40)
+        )
+        batcher = Batcher(target, prefill_width=16)
+        first = batcher.submit(generator.parts, [0, 1, 2, 3])
+        events = iter(first)
+        for _ in range(3):
+            next(events)
+        second = batcher.submit(generator.parts, [0, 1, 2, 3] * 2)
+        first.result()
+        second.result()
+        told = [one for one in policy.heard if one.catching_up is not None]
+
+        assert [(True,), (False, True)] == [one.catching_up for one in told]
+        assert all(all(one.drafted) for one in told)
+
+    def test_an_override_of_an_adaptive_length_is_asked(self) -> None:
+        """Where no other row waits."""
+
+        class Own(AdaptiveLength):
+            def __call__(self, rows: int) -> int:
+                asked.append(rows)
+                return 1
+
+        asked: list[int] = []
+        decoder = ScriptedDecoder(CYCLE, widths=(1, 4), scored_width=4, line=last_token)
+        draft = DraftModel(ScriptedDecoder(CYCLE, line=last_token))
+        Generator(decoder, drafter=draft, num_draft_tokens=Own(3), stop=MaxNewTokens(6))([0])
+
+        assert {1} == set(asked)
 
     def test_the_first_draft_of_a_lone_request_is_told(self) -> None:
         """The draft model is fed the whole prompt in it."""

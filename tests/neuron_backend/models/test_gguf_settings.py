@@ -5,9 +5,12 @@ from typing import Any
 
 import pytest
 import torch
+from torch import nn
+from transformers import Gemma4TextConfig
 from transformers.integrations.ggml import GGUF_CONFIG_MAPPING
 
 from decodekit.neuron_backend import UnsupportedArchitecture, compile_decoder, load_decoder
+from decodekit.neuron_backend.models.gguf_settings import apply_settings
 
 from .test_gguf_file import made, write_gguf
 
@@ -48,6 +51,25 @@ def test_rope_factors_of_one_change_nothing(tmp_path: Path) -> None:
     )
 
     assert "default" == decoder_of(path).step.model.config.rope_parameters["rope_type"]
+
+
+def test_factors_that_the_config_has_change_nothing(tmp_path: Path) -> None:
+    """Gemma 4's converter writes for a part of each head what transformers has as "proportional"."""
+    config = Gemma4TextConfig(head_dim=8, global_head_dim=16)
+    model = nn.Module()
+    model.config = config
+    rotated = int(config.rope_parameters["full_attention"]["partial_rotary_factor"] * 8)
+    factors = torch.tensor([1.0] * rotated + [1e30] * (8 - rotated))
+    paths = [tmp_path / "its.gguf", tmp_path / "other.gguf"]
+    for path, tensor in zip(paths, (factors, factors.flip(0)), strict=True):
+        write_gguf(path, made("llama"), "llama", tensors={"rope_freqs.weight": tensor})
+    before = config.to_dict()
+
+    apply_settings(model, paths[0])
+
+    assert before == config.to_dict()
+    with pytest.raises(UnsupportedArchitecture, match=r"rope_freqs.weight must be for one RoPE"):
+        apply_settings(model, paths[1])
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,7 @@ import shutil
 
 import pytest
 import torch
-from transformers import AutoModelForCausalLM
+from transformers import AutoModelForCausalLM, Ernie4_5_MoeConfig
 
 from decodekit.neuron_backend import CompiledDecoder, compile_decoder, load_decoder
 from decodekit.neuron_backend.artifacts import file_hashes
@@ -90,6 +90,34 @@ class TestRoundTrip:
 
         assert dtype == loaded.step.model.model.layers[1].mlp.gate.weight.dtype
         assert all(map(torch.equal, script(decoder), script(loaded)))
+
+    def test_of_a_router_that_is_renamed_in_the_file_gives_the_same_bits(self, tmp_path):
+        """Ernie 4.5's, converted as a whole: transformers saves it under another name than its module's."""
+        config = Ernie4_5_MoeConfig(
+            vocab_size=64,
+            hidden_size=32,
+            intermediate_size=48,
+            num_hidden_layers=2,
+            num_attention_heads=4,
+            num_key_value_heads=2,
+            moe_intermediate_size=16,
+            moe_num_experts=4,
+            moe_k=2,
+            moe_num_shared_experts=1,
+            moe_layer_end_index=1,
+            max_position_embeddings=64,
+        )
+        model = AutoModelForCausalLM.from_config(config).to(torch.bfloat16).eval()
+        decoder = compile_decoder(model, max_length=32, widths=(1, 4), target="eager")
+        decoder.save(tmp_path / "decoder")
+
+        loaded = load_decoder(tmp_path / "decoder")
+
+        names = {name for name, _ in loaded.step.model.named_parameters()}
+        assert any(name.endswith("moe_statics.e_score_correction_bias") for name in names)
+        assert {torch.bfloat16} == {each.dtype for each in loaded.step.model.parameters()}
+        ids, start = torch.arange(4)[None], torch.tensor([0])
+        assert torch.equal(decoder.forward(ids, start), loaded.forward(ids, start))
 
     @pytest.mark.slow
     def test_of_a_compiled_router_gives_the_same_bits(self, tiny_model, tmp_path):

@@ -14,14 +14,14 @@ Logits up to 3e18 stay finite in float32, so that none ties with the largest at 
 
 
 @overload
-def divisor(temperature: Tensor) -> Tensor: ...
+def finite_divisor(temperature: Tensor) -> Tensor: ...
 
 
 @overload
-def divisor(temperature: float) -> float: ...
+def finite_divisor(temperature: float) -> float: ...
 
 
-def divisor(temperature: float | Tensor) -> float | Tensor:
+def finite_divisor(temperature: float | Tensor) -> float | Tensor:
     """*temperature*, > 0, as a number to divide logits by: at least :data:`SMALLEST_DIVISOR`."""
     if isinstance(temperature, Tensor):
         return temperature.clamp(min=SMALLEST_DIVISOR)
