@@ -129,8 +129,8 @@ def _divide_frequencies(name: str, model: "PreTrainedModel", factors: Tensor) ->
         return
     rotary = [each for each in model.named_modules() if isinstance(getattr(each[1], "rope_type", None), str)]
     # transformers before 5 has the base apart from the scaling.
-    field = "rope_parameters" if hasattr(config, "rope_parameters") else "rope_scaling"
-    parameters = getattr(config, field) or {}
+    together = hasattr(config, "rope_parameters")
+    parameters = (config.rope_parameters if together else config.rope_scaling) or {}
     if len(rotary) != 1 or parameters.get("rope_type", "default") != "default":
         raise UnsupportedArchitecture(
             name, f"{_FACTORS} must be for one RoPE without scaling: got {len(rotary)}, {parameters}"
@@ -150,6 +150,9 @@ def _divide_frequencies(name: str, model: "PreTrainedModel", factors: Tensor) ->
         "factor": 1.0,
         "original_max_position_embeddings": config.max_position_embeddings,
     }
-    setattr(config, field, scaling)
+    if together:
+        config.rope_parameters = scaling
+    else:
+        config.rope_scaling = scaling
     made: Any = type(module)
     model.set_submodule(path, made(config))
