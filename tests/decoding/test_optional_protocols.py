@@ -86,7 +86,7 @@ class Letters:
         (ExactMatch(), "takes_trees"),
         (RejectionSampling(), "compares_scores reads_target_tokens"),
         (BlockVerification(), "compares_scores reads_target_tokens"),
-        (AdaptiveLength(), "prepare wants_evidence weigh"),
+        (AdaptiveLength(), "length_beside prepare wants_evidence weigh"),
         (ConfidenceLength(), "goes_on"),
         (PromptLookup(), "evidence foresee"),
         (DraftModel(DECODER), "catch_up check_target propose_while"),
