@@ -202,4 +202,7 @@ class TestRowIndependent:
         assert Grammar(Brackets(1)).row_independent
         assert Grammar(None).row_independent
         assert not Grammar([Brackets(1)]).row_independent
-        assert not from_transformers(TopKLogitsWarper(3)).row_independent
+
+    def test_a_processor_of_transformers_is_called_row_by_row(self) -> None:
+        """With a column's prefix and scores alone."""
+        assert from_transformers(TopKLogitsWarper(3)).row_independent
