@@ -169,7 +169,7 @@ def main() -> None:
         given.setdefault("batch_size", 4)
     generator = Generator.from_pretrained(options.model, tokenizer=tokenizer, **given)
     batcher = Batcher(generator.decoder, max_waiting=options.max_waiting)
-    # Resolved, for "." has no last part.
+    # Absolute, since "." has no last part.
     server = ChatServer(generator, options.name or pathlib.Path(options.model).absolute().name, batcher)
     uvicorn.run(server.app(), host=options.host, port=options.port)
 

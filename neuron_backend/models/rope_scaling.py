@@ -24,28 +24,26 @@ def fix_rope_scaling(model: "PreTrainedModel", max_length: int) -> None:
     Raises:
         UnsupportedArchitecture: The frequencies change within *max_length* positions.
     """
+    check_rope_scaling(model, max_length)
     for module in model.modules():
         for kind, rope_type in _types(module):
-            if rope_type == "longrope":
-                _check(type(model).__name__, _original_length(module, kind), max_length)
-            # "dynamic" changes beyond the model's maximum positions only, which no decoder exceeds.
             if rope_type == "longrope" or "dynamic" in rope_type:
                 _fix(module, kind)
 
 
 def check_rope_scaling(model: "PreTrainedModel", max_length: int) -> None:
     """
-    Refuse a stock *model* whose RoPE frequencies could follow from the rows of a forward.
+    Refuse a *model* whose RoPE frequencies follow from the rows of a forward; nothing is modified.
 
-    A model that is used as it is cannot be given fixed frequencies, which :func:`fix_rope_scaling` gives to a
-    copy. Within the original length, they are the same for every row.
+    For a stock model, which cannot be given fixed frequencies. Within the original length, they are the same
+    for every row.
 
     Raises:
         UnsupportedArchitecture: The frequencies change within *max_length* positions.
     """
     for module in model.modules():
         for kind, rope_type in _types(module):
-            # As for a copy, "dynamic" changes beyond the model's maximum positions only.
+            # "dynamic" changes beyond the model's maximum positions only, which no decoder exceeds.
             if rope_type == "longrope":
                 _check(type(model).__name__, _original_length(module, kind), max_length)
 
