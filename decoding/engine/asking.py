@@ -219,16 +219,13 @@ def _proposed(group: Sequence[Question], now: History, alone: bool, most: int | 
     budget = _budget(group, now)
     # A copy, so that a drafter cannot change the loop's lengths.
     shown = now.at(now.length.clone())
-    late = torch.zeros(len(budget), dtype=torch.bool)
-    if drafting.catches_up and most is not None:
-        late = cast(CatchesUp, drafter).catch_up(shown, budget > 0, most) > most
-        budget = torch.where(late, 0, budget)
-    answers = []
-    for request, own, one in group:
-        # The first proposal feeds what is left of the prompt.
-        fed = late[request.rows] | (own.catches_up and not request.drafted)
-        answers.append(attrs.evolve(one, catching_up=_caught_up(one, fed)))
-        request.drafted = not late[request.rows].any()
+    answers = [one for _, _, one in group]
+    if drafting.catches_up:
+        late = torch.zeros(len(budget), dtype=torch.bool)
+        if most is not None:
+            late = cast(CatchesUp, drafter).catch_up(shown, budget > 0, most) > most
+            budget = torch.where(late, 0, budget)
+        answers = [_with_catching_up(request, one, late[request.rows].tolist()) for request, _, one in group]
     if not budget.any():
         return answers
     sample, goes_on = _sampling(group, now, alone, vocab), _ending(group, alone)
@@ -247,10 +244,12 @@ def _proposed(group: Sequence[Question], now: History, alone: bool, most: int | 
     ]
 
 
-def _caught_up(asked: Asked, fed: Tensor) -> tuple[bool, ...] | None:
-    """Whether the drafter *fed* tokens that it lacked, for each row of *asked*; None if for none."""
-    of_rows = fed.tolist()
-    return tuple(of_rows[row] for row in asked.rows) if any(of_rows) else None
+def _with_catching_up(request: ActiveRequest, asked: Asked, late: list[bool]) -> Asked:
+    """*asked* with the rows that the drafter is fed missing tokens of; *late* ones get no draft yet."""
+    # The first proposal feeds what is left of the prompt.
+    fed = late if request.drafted else [True] * len(late)
+    request.drafted = not any(late)
+    return attrs.evolve(asked, catching_up=tuple(fed[row] for row in asked.rows)) if any(fed) else asked
 
 
 def _budget(group: Sequence[Question], now: History) -> Tensor:
