@@ -98,6 +98,9 @@ class AdaptiveLength:
     _wait: int = attrs.field(default=_FIRST_WAIT, init=False, repr=False)
     """Gap before the next trial."""
 
+    _trying: bool = attrs.field(default=False, init=False, repr=False)
+    """Whether the newest length was a trial's."""
+
     _lock: threading.Lock = attrs.field(factory=fork_safe_lock, init=False, repr=False)
 
     def __attrs_post_init__(self) -> None:
@@ -138,6 +141,7 @@ class AdaptiveLength:
     def length_beside(self, rows: int, delayed: int) -> int:
         """The same, where *delayed* other rows wait for the forward without a draft."""
         with self._lock:
+            self._trying = False
             if 0 < self._gap < self._wait:
                 # No new information about drafts since plain decoding was found best.
                 return 0
@@ -146,7 +150,10 @@ class AdaptiveLength:
             if best or not self.most or self._gap < self._wait:
                 return best
             attempt = max(self._trials(rows, delayed), key=speeds.__getitem__, default=0)
-            return attempt if self._least_price(attempt) <= self._savings else 0
+            if self._least_price(attempt) > self._savings:
+                return 0
+            self._trying = attempt > 0
+            return attempt
 
     def wants_evidence(self) -> bool:
         """Whether evidence is to be weighed in the next step; not if none is expected to pay in it."""
@@ -226,21 +233,24 @@ class AdaptiveLength:
         return seconds / self._seconds.verify(0) - 1
 
     def _trials(self, rows: int, delayed: int) -> Iterator[int]:
-        """The lengths that a trial may have: those that can be saved for."""
+        """The lengths that a trial may have: those that can be saved for, and could pay."""
+        could_pay = False
         for length in range(1, self.most + 1):
             price = self._least_price(length)
-            # Where only these rows wait, a trial is also the way to learn that the price has fallen.
-            could_pay = not delayed or rows * length > price * (rows + delayed)
-            if price <= self._most_savings() and could_pay:
+            if price <= self._most_savings() and rows * length > price * (rows + delayed):
+                could_pay = True
                 yield length
+        if not could_pay and not delayed and self._savings >= 2 * self._least_price(1):
+            # Rarely: the only way to learn that the price has fallen.
+            yield 1
 
     def _least_price(self, length: int) -> float:
         """Lower bound of :meth:`_price`, given :meth:`.StepSeconds.doubt`."""
         return self._price(length) - self._seconds.doubt(length) / self._seconds.verify(0)
 
     def _most_savings(self) -> float:
-        """Limit of the savings: the shortest draft is affordable at some time."""
-        return max(self.allowance / 4, self._price(1))
+        """Limit of the savings: the shortest draft is affordable at some time, even twice."""
+        return max(self.allowance / 4, 2 * self._price(1))
 
     def _affordable(self, length: int) -> bool:
         if not length:
@@ -255,7 +265,7 @@ class AdaptiveLength:
             price = self._price(max(outcome.drafted))
             gain = sum(outcome.accepted) / (len(outcome.accepted) + outcome.delayed)
         net = gain - price
-        if self._gap and net < 0:
+        if (self._gap or self._trying) and net < 0:
             # A trial's loss comes out of the savings, not out of the allowance.
             self._savings += net
         else:

@@ -238,6 +238,15 @@ class TestChanges:
 
         assert mean(speeds) > 0.85 * best
 
+    def test_finds_a_draft_that_becomes_cheap(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """Slower than the target until nothing could pay, then a tenth of its time."""
+        policy = USELESS["good but slower than the target"].policy(monkeypatch)
+        USELESS["good but slower than the target"].run(policy, 512, 7)
+        assert policy(1) == 0
+        _, lengths = WORLDS["good"].run(policy, 2000, 7)
+
+        assert mean(lengths[-50:]) > 4
+
     def test_leaves_a_draft_that_becomes_useless(self, monkeypatch: pytest.MonkeyPatch) -> None:
         """Good for 250 tokens, useless for 500: the loss stays within the allowance."""
         world = World(lambda token, row, place: 0.85 if token < 250 else 0.0)
