@@ -4,7 +4,7 @@ import attrs
 
 from ..protocols import Draft
 from .drafting import no_draft
-from .overlap import Overlap
+from .overlap import may_run_ahead
 from .run import Run
 
 
@@ -17,8 +17,8 @@ class ActiveRequest:
     rows: slice
     """Its rows of the table, and of the decoder."""
 
-    overlap: Overlap | None = None
-    """Feeds it while it has all rows of the table, if its decoder can run ahead."""
+    runs_ahead: bool = attrs.field(init=False)
+    """Whether the next forward may be queued before it has its sample."""
 
     active: list[int] = attrs.field(init=False)
     """Those that have not ended, numbered within the request."""
@@ -40,6 +40,10 @@ class ActiveRequest:
 
     paused: bool = attrs.field(default=False, init=False)
     """Whether steps leave it as it is."""
+
+    @runs_ahead.default
+    def _parts_run_ahead(self) -> bool:
+        return may_run_ahead(self.run)
 
     @active.default
     def _every_row(self) -> list[int]:

@@ -120,7 +120,14 @@ class DecodeLoop:
     _plan: _Plan | None = attrs.field(default=None, init=False, repr=False)
     """None where the next step has to make one."""
 
+    _overlap: Overlap | None = attrs.field(init=False, repr=False)
+    """Feeds requests that run ahead, if the decoder can."""
+
     _without_gradients: torch.no_grad = attrs.field(factory=torch.no_grad, init=False, repr=False)
+
+    @_overlap.default
+    def _overlap_of_the_feeder(self) -> Overlap | None:
+        return Overlap.of(self.feeder)
 
     def __attrs_post_init__(self) -> None:
         """Read the table as lists, which for a few numbers are quicker than tensors."""
@@ -175,7 +182,9 @@ class DecodeLoop:
             if longest > most:
                 raise ValueError(f"'history' must have at most {most} tokens in a row: got {longest}")
             self._write(rows, history)
-        request = ActiveRequest(run, rows, Overlap.of(self.feeder, run))
+        if self._overlap is not None:
+            self._overlap.forget()
+        request = ActiveRequest(run, rows)
         self.requests.append(request)
         self._plan = None
         return request
@@ -241,7 +250,7 @@ class DecodeLoop:
         need[active] = 1
         alone = len(self.requests) == 1 and self.requests[0].num_rows == len(self._length)
         may_draft = any(request.run.drafting is not None for request in requests)
-        overlap = self.requests[0].overlap if alone else None
+        overlap = self._overlap if all(request.runs_ahead for request in requests) else None
         feed = self.feeder.feed if overlap is None else overlap.feed
         unfed = [row for request in requests if not request.fed for row in request.table_rows()]
         merged = [] if alone else mergeable(requests)
@@ -275,11 +284,12 @@ class DecodeLoop:
             ]
         )
         draft = drafts[0] if plan.alone else _side_by_side(requests, drafts, len(length))
-        sample = plan.alone and requests[0].run.samples_on_device(draft)
+        sample = self._sample_on_device(plan, drafts)
         seen, fed = self._fed(plan, now, length, draft, most, sample)
         self.feeder.logits_in_use = True
         try:
-            chosen = self._sampled_together(plan, drafts, seen, fed) if plan.merged else {}
+            together = plan.merged and fed.chosen is None
+            chosen = self._sampled_together(plan, drafts, seen, fed) if together else {}
             return [
                 self._accepted(request, own, seen, now, fed, plan.alone, chosen.get(id(request)))
                 if not request.failed and fed.are_ready(request.table_rows())
@@ -288,6 +298,15 @@ class DecodeLoop:
             ]
         finally:
             self.feeder.logits_in_use = False
+
+    def _sample_on_device(self, plan: _Plan, drafts: Sequence[Draft]) -> bool:
+        """Whether the forward samples for all requests, so that no logits are copied to the host."""
+        if self.exact_width and not plan.alone:
+            # Otherwise the program that feeds a request would depend on the others.
+            return False
+        return all(
+            request.run.samples_on_device(own) for request, own in zip(plan.requests, drafts, strict=True)
+        )
 
     def _sampled_together(
         self, plan: _Plan, drafts: Sequence[Draft], seen: History, fed: Fed
@@ -319,11 +338,17 @@ class DecodeLoop:
             # A run must not see the columns of others' longer drafts.
             columns, window = 1 + own.ids.shape[1], seen.rows(rows)
             raw = Scores(lambda: fed.logits[rows, :columns])
+            if fed.chosen is not None:
+                chosen = fed.chosen[rows, :columns]
             window = window.at(window.length[:, :columns])
             return run.accept(chosen, raw, window, now.rows(rows), own, request.active)
         except Exception as error:
             self._fail(request, error)
             return None
+        finally:
+            if self._overlap is not None and self._overlap.reads_scores:
+                self._overlap.reads_scores = request.runs_ahead = False
+                self._plan = None
 
     def _fail(self, request: ActiveRequest, error: Exception) -> None:
         self.failed(request, error)

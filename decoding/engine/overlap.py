@@ -36,16 +36,22 @@ class _Queued:
         )
 
 
+def may_run_ahead(run: Run) -> bool:
+    """Whether no part of *run* needs the logits of a step before the next forward."""
+    return run.on_device and run.drafting is None and run.gap is None and run.recorder is None
+
+
 @attrs.define(eq=False)
 class Overlap:
     """
-    What feeds a request whose decoder can run one forward ahead.
+    What feeds a table of requests that :func:`may_run_ahead`, if their decoder can run one forward ahead.
 
     While the device computes forward n + 1, the host reads sample n, tests the stop conditions and delivers
     the events. The forward after a row's last token is discarded: its slots are overwritten by position.
 
-    Only one forward is ahead, so a run wastes at most one, after its last token. A discarded forward is not
-    counted in the statistics, which are those of a run without overlap.
+    Only one forward is ahead, so at most one is wasted: after the last token of a run, and where a request
+    joins, whose rows it does not feed. A discarded forward is not counted in the statistics, which are those
+    of a run without overlap.
     """
 
     slots: Slots
@@ -53,16 +59,17 @@ class Overlap:
     _ahead: _Queued | None = attrs.field(default=None, init=False)
     """The forward whose sample has not been read."""
 
-    _reads_scores: bool = attrs.field(default=False, init=False)
-    """Whether a part of the run has read scores, which take a second forward here."""
+    reads_scores: bool = attrs.field(default=False, init=False)
+    """Whether scores were read since this was last set to False, which takes a second forward."""
 
     @classmethod
-    def of(cls, feeder: TokenFeeder, run: Run) -> "Overlap | None":
-        """The overlap of *run*; None if its decoder or one of its parts does not allow it."""
-        reads = run.drafting is not None or run.gap is not None or run.recorder is not None
-        if reads or not run.on_device or not isinstance(feeder, Slots) or not feeder.may_queue:
-            return None
-        return cls(feeder)
+    def of(cls, feeder: TokenFeeder) -> "Overlap | None":
+        """The overlap of what *feeder* feeds; None if its decoder cannot run ahead."""
+        return cls(feeder) if isinstance(feeder, Slots) and feeder.may_queue else None
+
+    def forget(self) -> None:
+        """Discard the forward that is ahead: its rows may be another request's from now on."""
+        self._ahead = None
 
     def feed(
         self,
@@ -92,7 +99,7 @@ class Overlap:
 
     def _applies(self, exact_width: bool, sample: bool) -> bool:
         decoder = cast(QueuesForwards, self.slots.decoder)
-        return sample and not exact_width and not self._reads_scores and decoder.async_mode
+        return sample and not exact_width and decoder.async_mode
 
     def _first(self, history: History, rows: Sequence[int], length: Sequence[int]) -> _Queued:
         """Queue a forward of tokens that the host has."""
@@ -122,7 +129,7 @@ class Overlap:
 
     def _scored_again(self, history: History, length: Tensor, need: Tensor) -> Tensor:
         """The logits of a step, whose forward was followed by another: those of the same forward again."""
-        self._reads_scores = True
+        self.reads_scores = True
         in_use, self.slots.logits_in_use = self.slots.logits_in_use, False
         try:
             return self.slots.feed(history, length, need, sample=True).logits

@@ -44,6 +44,8 @@ from decodekit.processors import (
     Typical,
 )
 
+from .sampling_decoder import SamplingDecoder
+
 Result = list[tuple[list[int], Finish | None]]
 """The new ids of each row, and why it ended."""
 
@@ -101,7 +103,7 @@ class Wanted:
 
 
 def wanted(dice: random.Random, vocab: int, most_rows: int, drafters: Sequence[Drafter]) -> Wanted:
-    """A random request of up to *most_rows* rows."""
+    """A random request of up to *most_rows* rows, in most cases with one of *drafters*, if there are any."""
     sampler = dice.choice(
         [
             lambda: Greedy(),
@@ -115,7 +117,7 @@ def wanted(dice: random.Random, vocab: int, most_rows: int, drafters: Sequence[D
     shared = [dice.randrange(vocab) for _ in range(dice.choice([0, 6, 20]))]
     prompts = [shared + [dice.randrange(vocab) for _ in range(dice.randint(1, 14))] for _ in range(rows)]
     parts = {"processors": chains(dice, rows), "sampler": sampler, "stop": stops(dice, rows)}
-    if isinstance(sampler, Greedy | Sample) and dice.random() < 0.7:
+    if isinstance(sampler, Greedy | Sample) and dice.random() < 0.7 and drafters:
         parts |= {"drafter": dice.choice(drafters), "num_draft_tokens": dice.randint(0, 4)}
     leaves = dice.randint(1, 20) if dice.random() < 0.15 else None
     streams = [dice.randrange(1000) for _ in range(rows)]
@@ -186,7 +188,12 @@ def one_history(one: Wanted, decoder: Decoder) -> Any:
 
 
 def check_table(
-    dice: random.Random, make: Callable[[int], Decoder], drafters: Sequence[Drafter], rows: int, count: int
+    dice: random.Random,
+    make: Callable[[int], Decoder],
+    drafters: Sequence[Drafter],
+    rows: int,
+    count: int,
+    table: SamplingDecoder | None = None,
 ) -> int:
     """
     Compare *count* random requests in one table with the same alone; the number that ran to their end.
@@ -201,11 +208,17 @@ def check_table(
         rows: The table's.
 
         count: The number of requests.
+
+        table: The decoder of the table; most requests then have its chain and sampler. None: as the others.
     """
-    table = make(rows)
-    vocab = table.shape.vocab_size
+    vocab = make(rows).shape.vocab_size
     requests = [wanted(dice, vocab, min(rows, 3), drafters) for _ in range(count)]
-    results, ended = together(table, requests, dice)
+    if table is not None:
+        own = {"processors": table.processors, "sampler": table.sampler}
+        requests = [
+            attrs.evolve(one, parts=one.parts | own) if dice.random() < 0.8 else one for one in requests
+        ]
+    results, ended = together(make(rows) if table is None else table, requests, dice)
     for one, result, whole in zip(requests, results, ended, strict=True):
         expected = one.alone(make(len(one.prompts)))
         if whole:

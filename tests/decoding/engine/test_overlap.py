@@ -23,6 +23,7 @@ from decodekit.decoding import (
     Statistics,
     StopWhen,
 )
+from decodekit.decoding.engine.active_request import ActiveRequest
 from decodekit.decoding.engine.decode_loop import DecodeLoop
 from decodekit.decoding.engine.parts import begin_run
 from decodekit.decoding.prompts import first_history
@@ -370,3 +371,117 @@ class TestInterrupts:
         expected = generator(queueing(Greedy(), async_mode=False), MaxNewTokens(8))(PROMPTS).ids
         assert 1 == failed
         assert expected == found
+
+
+class TestTable:
+    """Requests that join and leave one by one, in rows of one decoder."""
+
+    @staticmethod
+    def table(decoder: QueueingDecoder, exact_width: bool = False) -> DecodeLoop:
+        """Four free rows."""
+        return DecodeLoop.empty(Slots.of(decoder), Timers(Statistics()), exact_width)
+
+    @staticmethod
+    def joined(loop: DecodeLoop, row: int, prompt: list[int], stream: int, **parts: Any) -> ActiveRequest:
+        """A request in a *row*."""
+        one = generator(loop.feeder.decoder, **parts)
+        run = begin_run(one.parts, loop.feeder, 1, Timers(Statistics()))
+        return loop.join(run, one._history([prompt], [stream]), row)
+
+    @staticmethod
+    def advance(loop: DecodeLoop, steps: int) -> dict[ActiveRequest, list[int]]:
+        """The tokens of each request."""
+        found: dict[ActiveRequest, list[int]] = {}
+        for _ in range(steps):
+            for request, outputs, _ in loop.step():
+                found.setdefault(request, []).extend(outputs[0].ids)
+        return found
+
+    @staticmethod
+    def alone(sampler: Sampler, prompt: list[int], stream: int, stop: Any = None) -> list[int]:
+        """What a request gives by itself, sampled by the host."""
+        host = ScriptedDecoder(TABLE, batch_size=1, max_length=40)
+        return generator(host, stop, sampler=sampler)([prompt], random_streams=[stream]).ids[0]
+
+    @every_sampler
+    def test_one_forward_ahead_for_all(self, sampler: Sampler) -> None:
+        """Also after one of them has ended."""
+        decoder = queueing(sampler)
+        loop = self.table(decoder)
+        first = self.joined(loop, 2, [1, 2, 3], 7, stop=MaxNewTokens(4))
+        second = self.joined(loop, 0, [5], 8)
+        found = self.advance(loop, 12)
+
+        assert self.alone(sampler, [1, 2, 3], 7, MaxNewTokens(4)) == found[first]
+        assert self.alone(sampler, [5], 8) == found[second]
+        # The first tokens come with the prompts.
+        assert 11 == decoder.fed_unread
+
+    def test_a_newcomer_is_not_given_what_was_sampled_for_another(self) -> None:
+        """In the row of a request that was cancelled, with its text as the prompt and noise of its own."""
+        sampler = Sample(seed=5)
+        for stream in range(8):
+            decoder = queueing(sampler)
+            loop = self.table(decoder)
+            cancelled = self.joined(loop, 1, [1, 2, 3], 0)
+            text = [1, 2, 3, *self.advance(loop, 5)[cancelled]]
+            loop.leave(cancelled)
+            newcomer = self.joined(loop, 1, text, stream)
+
+            assert self.alone(sampler, text, stream) == self.advance(loop, 12)[newcomer]
+
+    def test_a_newcomer_joins_with_its_prompt(self) -> None:
+        """The forward that was ahead is computed again with it."""
+        decoder = queueing(Greedy())
+        loop = self.table(decoder)
+        first = self.joined(loop, 0, [1, 2, 3], 0)
+        begun = self.advance(loop, 4)[first]
+        second = self.joined(loop, 3, [4] * 25, 1)
+        found = self.advance(loop, 12)
+
+        assert self.alone(Greedy(), [1, 2, 3], 0) == begun + found[first]
+        assert self.alone(Greedy(), [4] * 25, 1) == found[second]
+
+    def test_scores_are_read_by_one(self) -> None:
+        """While it is there no forward is ahead; the device samples for both all the same."""
+        decoder = queueing(Greedy())
+        loop = self.table(decoder)
+        reads = self.joined(loop, 0, [1, 2, 3], 0, stop=LowConfidence(1e-6) | MaxNewTokens(6))
+        other = self.joined(loop, 1, [5], 1)
+        found = self.advance(loop, 6)
+        queued, sampled = decoder.fed_unread, decoder.sampled
+        loop.leave(reads)
+        more = self.advance(loop, 6)
+
+        assert self.alone(Greedy(), [1, 2, 3], 0, MaxNewTokens(6)) == found[reads]
+        assert self.alone(Greedy(), [5], 1) == found[other] + more[other]
+        assert 1 == queued < decoder.fed_unread
+        assert 4 < sampled
+
+    @pytest.mark.parametrize(
+        "parts", [{"processors": Temperature(0.5)}, {"drafter": PromptLookup()}], ids=["chain", "drafter"]
+    )
+    def test_beside_a_request_that_cannot(self, parts: dict[str, Any]) -> None:
+        """No forward is ahead until it has left; another chain than the device's takes the host for all."""
+        decoder = queueing(Greedy())
+        loop = self.table(decoder)
+        first = self.joined(loop, 0, [1, 2, 3], 0)
+        other = self.joined(loop, 1, [5] * 6, 1, **parts)
+        found = self.advance(loop, 6)
+        sampled = decoder.sampled
+        assert 0 == decoder.fed_unread
+        loop.leave(other)
+        more = self.advance(loop, 6)
+
+        assert self.alone(Greedy(), [1, 2, 3], 0) == found[first] + more[first]
+        assert 0 < decoder.fed_unread
+        assert ("drafter" in parts) == (sampled > 0)
+
+    def test_one_program_does_not_depend_on_the_others(self) -> None:
+        """With one width for every token the host samples in a table."""
+        decoder = queueing(Greedy())
+        loop = self.table(decoder, exact_width=True)
+        only = self.joined(loop, 0, [1, 2, 3], 0)
+
+        assert self.alone(Greedy(), [1, 2, 3], 0) == self.advance(loop, 12)[only]
+        assert 0 == decoder.fed_unread == decoder.sampled

@@ -7,16 +7,19 @@ import pytest
 import torch
 from torch import Tensor
 
-from decodekit.decoding import Draft, Generator, History, MaxNewTokens, Slots, Statistics
+from decodekit.decoding import Draft, Generator, Greedy, History, MaxNewTokens, Sample, Slots, Statistics
 from decodekit.decoding.engine.decode_loop import DecodeLoop
 from decodekit.decoding.engine.parts import begin_run
 from decodekit.decoding.engine.run import Run
+from decodekit.decoding.protocols import Sampler
 from decodekit.decoding.results.timers import Timers
 from decodekit.neuron_backend.static_decoder import StaticDecoder
+from decodekit.processors import Temperature, TopK
 from decodekit.speculation import DraftModel, DraftTree, PromptLookup, Tree
 from decodekit.testing import ScriptedDecoder
 
 from ...histories import history_of_rows
+from .queueing_decoder import QueueingDecoder
 from .requests import check_table
 
 TABLE = 2 * torch.randn(97, 9, generator=torch.Generator().manual_seed(3))
@@ -37,6 +40,24 @@ def test_scripted_requests(seed: int) -> None:
     drafters = [PromptLookup(), DraftModel(scripted(5, NEAR))]
 
     assert check_table(dice, scripted, drafters, rows, 10)
+
+
+@pytest.mark.mostly_slow(every=12)
+@pytest.mark.parametrize("seed", range(120))
+@pytest.mark.parametrize("queues", [True, False])
+def test_scripted_requests_sampled_by_the_device(seed: int, queues: bool) -> None:
+    """Where all that decode have the device's chain; with a forward ahead where none of them drafts."""
+    dice = random.Random(seed)
+    rows = dice.randint(1, 5)
+    drafters = [PromptLookup()] if seed % 3 == 0 else []
+    sampler: Sampler = Sample(seed=dice.randint(0, 9)) if seed % 2 else Greedy()
+    chain = Temperature(0.8) | TopK(6)
+    table = QueueingDecoder(
+        TABLE, batch_size=rows, max_length=48, processors=chain, sampler=sampler, async_mode=queues
+    )
+
+    assert check_table(dice, scripted, drafters, rows, 10, table)
+    assert table.sampled or table.fed_unread
 
 
 @pytest.mark.mostly_slow(every=15)
