@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from .gguf_parsing import parsed_once
-from .gguf_settings import apply_settings
+from .gguf_settings import complete_config, complete_model
 from .unsupported import UnsupportedArchitecture
 from .without_bars import without_gguf_bar
 
@@ -81,10 +81,13 @@ def load_gguf_model(path: str | PathLike[str], dtype: torch.dtype | None) -> "Pr
         loaded = AutoModelForCausalLM.from_pretrained(
             str(file.parent),
             gguf_file=file.name,
+            config=_completed_config(file),
             dtype=dtype or "auto",
             output_loading_info=True,
             **_unpacked(),
         )
+    except UnsupportedArchitecture:
+        raise
     except (ValueError, NotImplementedError, KeyError, TypeError, AttributeError, RuntimeError) as error:
         raise UnsupportedArchitecture(
             f"the model in {path}", f"transformers cannot read it as a causal LM ({error})"
@@ -95,22 +98,29 @@ def load_gguf_model(path: str | PathLike[str], dtype: torch.dtype | None) -> "Pr
     if missing:
         reason = f"{file} lacks {len(missing)} of its weights, such as {missing[0]}"
         raise UnsupportedArchitecture(type(model).__name__, reason)
-    apply_settings(model, file)
+    complete_model(model, file)
     return model
 
 
 def load_gguf_config(path: str | PathLike[str]) -> "PretrainedConfig":
     """
-    The config of the model in a GGUF file, without its weights.
+    The config of the model in a GGUF file, without its weights, as :func:`.complete_config` completes it.
 
     Raises:
         FileNotFoundError, ValueError, ImportError: As :func:`check_gguf`.
+
+        UnsupportedArchitecture: The file has a setting that has no place in the config.
     """
+    check_gguf(path)
+    with parsed_once():
+        return _completed_config(Path(path))
+
+
+def _completed_config(file: Path) -> "PretrainedConfig":
     from transformers import AutoConfig
 
-    check_gguf(path)
-    file = Path(path)
     config: PretrainedConfig = AutoConfig.from_pretrained(str(file.parent), gguf_file=file.name)
+    complete_config(config, file)
     return config
 
 

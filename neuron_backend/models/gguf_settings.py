@@ -1,9 +1,9 @@
 """
 Settings of a GGUF file that transformers' loader leaves out.
 
-RoPE factors of Llama 3.1, a tensor of the file, are applied to the model. Others change its text and are
-refused where the config that transformers made of the file does not have them.
-The names are those of llama.cpp's ``gguf-py/gguf/constants.py``.
+A base, a linear scaling, a window and biases go into the config; RoPE factors of Llama 3.1, a tensor of the
+file, into the model. Others change its text and are refused where the config that transformers made of the
+file lacks them. The names are those of llama.cpp's ``gguf-py/gguf/constants.py``.
 """
 
 import math
@@ -23,25 +23,66 @@ _FACTORS = "rope_freqs.weight"
 _OFF = 1e29
 """Factors from which on there is no rotation: llama.cpp's converter writes 1e30."""
 
+_BIASES = {"attention_bias": "blk.0.attn_q.bias", "mlp_bias": "blk.0.ffn_up.bias"}
+"""Whether a model has biases, in the config, and a tensor that a file then has (Granite)."""
+
+_PLACES = {".bias": ("bias",), ".attn_q_norm.weight": ("q_norm", "q_layernorm", "query_layernorm")}
+"""Endings of a file's names, and parts of transformers' names for them; StableLM 2 12B has norms of heads."""
+
 _LONG_FACTORS = ("rope_factors_long.weight", "rope_factors_short.weight")
 
 
-def apply_settings(model: "PreTrainedModel", path: str | PathLike[str]) -> None:
+def complete_config(config: "PretrainedConfig", path: str | PathLike[str]) -> None:
     """
-    Apply to *model*, which transformers loaded from the file *path*, what it left out of the file.
+    Set in *config*, which transformers made of the file *path*, what it left out of the file.
 
     Raises:
-        UnsupportedArchitecture: The file has a setting that neither the config has nor this applies. The
-            model is as it was.
+        UnsupportedArchitecture: The file has a setting that has no place in the config.
     """
+    reader = _reader(path)
+    name = _name(path)
+    tensors, types = {tensor.name for tensor in reader.tensors}, _types(config)
+    for tensor in _LONG_FACTORS:
+        if tensor in tensors and "longrope" not in types:
+            raise UnsupportedArchitecture(
+                name, f"{tensor} must be in the config that transformers reads: got RoPE {_listed(types)}"
+            )
+    for option, tensor in _BIASES.items():
+        if tensor in tensors and getattr(config, option, None) is False:
+            setattr(config, option, True)
+    settings = _settings(reader.fields)
+    _set_base(name, settings, config)
+    _set_scaling(name, settings, config)
+    _set_window(name, settings, config)
+
+
+def complete_model(model: "PreTrainedModel", path: str | PathLike[str]) -> None:
+    """
+    Divide the RoPE frequencies of *model*, which transformers loaded from the file *path*, by its factors.
+
+    Raises:
+        UnsupportedArchitecture: They are not for one RoPE without scaling, or the file has weights that the
+            model has no place for, which transformers passes over. The model is as it was.
+    """
+    name, tensors = _name(path), {tensor.name: tensor for tensor in _reader(path).tensors}
+    names = [parameter for parameter, _ in model.named_parameters()]
+    for ending, places in _PLACES.items():
+        tensor = next((each for each in tensors if each.startswith("blk.") and each.endswith(ending)), None)
+        if tensor is not None and not any(place in each for place in places for each in names):
+            raise UnsupportedArchitecture(name, f"each of its weights must have a place in it: got {tensor}")
+    if _FACTORS in tensors:
+        factors = torch.tensor(tensors[_FACTORS].data, dtype=torch.float32).flatten()
+        _divide_frequencies(name, model, factors)
+
+
+def _reader(path: str | PathLike[str]) -> Any:
     import gguf
 
-    reader: Any = gguf.GGUFReader(str(path))
-    name = f"the model in {path}"
-    _check(name, _settings(reader.fields), {tensor.name for tensor in reader.tensors}, model.config)
-    factors = next((tensor.data for tensor in reader.tensors if tensor.name == _FACTORS), None)
-    if factors is not None:
-        _divide_frequencies(name, model, torch.tensor(factors, dtype=torch.float32).flatten())
+    return gguf.GGUFReader(str(path))
+
+
+def _name(path: str | PathLike[str]) -> str:
+    return f"the model in {path}"
 
 
 def _settings(fields: Mapping[str, Any]) -> dict[str, Any]:
@@ -58,33 +99,46 @@ def _settings(fields: Mapping[str, Any]) -> dict[str, Any]:
     return {key.removeprefix(prefix): value for key, value in found.items() if key.startswith(prefix)}
 
 
-def _check(name: str, settings: Mapping[str, Any], tensors: set[str], config: "PretrainedConfig") -> None:
-    types = {rope.get("rope_type", "default") for rope in _ropes(config)}
-    for tensor in _LONG_FACTORS:
-        if tensor in tensors and "longrope" not in types:
-            raise UnsupportedArchitecture(
-                name, f"{tensor} must be in the config that transformers reads: got RoPE {_listed(types)}"
-            )
-    scaling = _scaling(settings)
-    if scaling not in {"none", *types}:
-        raise _left_out(name, "rope.scaling.type", scaling, _listed(types))
+def _set_base(name: str, settings: Mapping[str, Any], config: "PretrainedConfig") -> None:
     base, bases = settings.get("rope.freq_base"), {rope.get("rope_theta") for rope in _ropes(config)}
     # The file has it in float32.
-    if base is not None and not any(
-        found is not None and math.isclose(base, found, rel_tol=1e-6) for found in bases
-    ):
+    if base is None or any(found is not None and math.isclose(base, found, rel_tol=1e-6) for found in bases):
+        return
+    if len(bases) > 1 or None in bases:
         raise _left_out(name, "rope.freq_base", base, _listed(bases))
+    _change_rope(config, rope_theta=base)
+
+
+def _set_scaling(name: str, settings: Mapping[str, Any], config: "PretrainedConfig") -> None:
+    kind, factor = _scaling(settings)
+    types = _types(config)
+    if kind in {"none", *types}:
+        return
+    if kind != "linear" or types != {"default"}:
+        raise _left_out(name, "rope.scaling.type", kind, _listed(types))
+    _change_rope(config, rope_type=kind, factor=factor)
+
+
+def _set_window(name: str, settings: Mapping[str, Any], config: Any) -> None:
     window, found = settings.get("attention.sliding_window"), getattr(config, "sliding_window", None)
     # 0 stands for no window, and one as long as the context shows all of it.
-    if window and window < settings.get("context_length", math.inf) and window != found:
+    if not window or window >= settings.get("context_length", math.inf) or window == found:
+        return
+    # Where layers differ, the window is not all that the config needs.
+    if not hasattr(config, "sliding_window") or getattr(config, "layer_types", None) is not None:
         raise _left_out(name, "attention.sliding_window", window, str(found))
+    config.sliding_window = window
 
 
-def _scaling(settings: Mapping[str, Any]) -> str:
-    """The type of RoPE scaling; llama.cpp reads a factor without a type as linear, and 0 as no factor."""
+def _scaling(settings: Mapping[str, Any]) -> tuple[str, float]:
+    """The type of RoPE scaling, and its factor; one without a type is linear, 0 is no factor: llama.cpp's."""
     kind = str(settings.get("rope.scaling.type", "linear"))
     factor = settings.get("rope.scaling.factor", settings.get("rope.scale_linear", 0))
-    return "none" if kind == "linear" and factor in (0, 1) else kind
+    return "none" if kind == "linear" and factor in (0, 1) else kind, factor
+
+
+def _types(config: "PretrainedConfig") -> set[str]:
+    return {rope.get("rope_type", "default") for rope in _ropes(config)}
 
 
 def _ropes(config: "PretrainedConfig") -> Iterator[Mapping[str, Any]]:
@@ -97,6 +151,23 @@ def _ropes(config: "PretrainedConfig") -> Iterator[Mapping[str, Any]]:
     parameters = getattr(config, "rope_parameters", None) or older
     nested = [each for each in parameters.values() if isinstance(each, Mapping)]
     yield from nested or [parameters]
+
+
+def _change_rope(config: Any, **changes: Any) -> None:
+    """Change the RoPE parameters of all layers, or of those that attend to the whole text."""
+    parameters = getattr(config, "rope_parameters", None)
+    if parameters:
+        config.rope_parameters = (
+            {**parameters, "full_attention": {**parameters["full_attention"], **changes}}
+            if "full_attention" in parameters
+            else {**parameters, **changes}
+        )
+        return
+    # transformers before 5 has a base and a scaling.
+    if "rope_theta" in changes:
+        config.rope_theta = changes.pop("rope_theta")
+    if changes:
+        config.rope_scaling = {**(config.rope_scaling or {}), **changes}
 
 
 def _left_out(name: str, setting: str, value: object, found: str) -> UnsupportedArchitecture:

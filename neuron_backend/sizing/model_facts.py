@@ -169,7 +169,7 @@ def _config(model: str | PathLike[str]) -> PretrainedConfig:
             return load_gguf_config(model)
         with without_remote_code(model):
             config: PretrainedConfig = AutoConfig.from_pretrained(str(model), trust_remote_code=False)
-    except (OSError, RemoteCodeError):
+    except (OSError, RemoteCodeError, UnsupportedArchitecture):
         raise
     except Exception as error:
         raise ValueError(

@@ -119,11 +119,14 @@ def _add(writer: Any, name: str, value: Any) -> None:
         writer.add_array(name, list(value))
 
 
-def made(architecture: str) -> PreTrainedModel:
-    """A model of that architecture with random weights."""
+def made(architecture: str, **changes: Any) -> PreTrainedModel:
+    """A model of that architecture with random weights; *changes* are to its config."""
+    config = CONFIGS[architecture]()
+    if changes:
+        config = type(config)(**{**config.to_dict(), "layer_types": None, **changes})
     with torch.random.fork_rng():
         torch.manual_seed(0)
-        model: PreTrainedModel = AutoModelForCausalLM.from_config(CONFIGS[architecture]()).eval()
+        model: PreTrainedModel = AutoModelForCausalLM.from_config(config).eval()
     return model
 
 

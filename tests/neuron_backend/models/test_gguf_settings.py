@@ -1,16 +1,17 @@
 """Settings that transformers leaves out when it reads a GGUF file."""
 
+import copy
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from torch import nn
-from transformers import Gemma4TextConfig
-from transformers.integrations.ggml import GGUF_CONFIG_MAPPING
+from transformers import AutoModelForCausalLM, Gemma4TextConfig
 
 from decodekit.neuron_backend import UnsupportedArchitecture, compile_decoder, load_decoder
-from decodekit.neuron_backend.models.gguf_settings import apply_settings
+from decodekit.neuron_backend.models.gguf_file import load_gguf_config
+from decodekit.neuron_backend.models.gguf_settings import complete_model
 
 from .test_gguf_file import made, write_gguf
 
@@ -65,11 +66,35 @@ def test_factors_that_the_config_has_change_nothing(tmp_path: Path) -> None:
         write_gguf(path, made("llama"), "llama", tensors={"rope_freqs.weight": tensor})
     before = config.to_dict()
 
-    apply_settings(model, paths[0])
+    complete_model(model, paths[0])
 
     assert before == config.to_dict()
     with pytest.raises(UnsupportedArchitecture, match=r"rope_freqs.weight must be for one RoPE"):
-        apply_settings(model, paths[1])
+        complete_model(model, paths[1])
+
+
+def test_biases_of_a_llama_are_read(tmp_path: Path) -> None:
+    """Granite's, for which its file has no setting; tensors of other norms are refused."""
+    model = made("llama", attention_bias=True, mlp_bias=True)
+    for name, parameter in model.named_parameters():
+        if name.endswith("bias"):
+            nn.init.normal_(parameter)
+    decoder = decoder_of(write_gguf(tmp_path / "tiny.gguf", model, "llama"))
+    read = decoder.step.model
+
+    assert torch.equal(model.model.layers[0].mlp.up_proj.bias, read.model.layers[0].mlp.up_proj.bias)
+    assert 7 == sum(
+        name.startswith("model.layers.1.") and name.endswith("bias") for name in read.state_dict()
+    )
+
+
+@pytest.mark.parametrize("tensor", ["blk.1.attn_q_norm.weight", "blk.0.attn_norm.bias"])
+def test_weights_without_a_place_are_refused(tensor: str, tmp_path: Path) -> None:
+    """The loader passes over them."""
+    path = write_gguf(tmp_path / "tiny.gguf", made("llama"), "llama", tensors={tensor: torch.ones(32)})
+
+    with pytest.raises(UnsupportedArchitecture, match=f"each of its weights must have a place .*{tensor}"):
+        decoder_of(path)
 
 
 @pytest.mark.parametrize(
@@ -87,8 +112,6 @@ def test_factors_that_the_config_has_change_nothing(tmp_path: Path) -> None:
             {},
             r"rope.scaling.type must be in the config .* whose own is default: got yarn",
         ),
-        ({"rope.scaling.factor": 4.0}, {}, r"rope.scaling.type must be .*: got linear"),
-        ({"rope.scale_linear": 4.0}, {}, r"rope.scaling.type must be .*: got linear"),
         ({"attention.sliding_window": 16}, {}, r"attention.sliding_window must be .* is None: got 16"),
     ],
 )
@@ -102,15 +125,42 @@ def test_what_the_config_lacks_is_refused(
         decoder_of(path)
 
 
-def test_a_base_that_transformers_has_no_name_for_is_refused(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Of an architecture that it reads without one."""
-    monkeypatch.delitem(GGUF_CONFIG_MAPPING["llama"], "rope.freq_base")
-    path = write_gguf(tmp_path / "tiny.gguf", made("llama"), "llama", settings={"rope.freq_base": 5e5})
+def scaled(rope: dict[str, Any], **changes: Any) -> dict[str, Any]:
+    """RoPE parameters with *changes*, of the layers that attend to the whole text."""
+    if "full_attention" in rope:
+        return {**rope, "full_attention": {**rope["full_attention"], **changes}}
+    return {**rope, **changes}
 
-    with pytest.raises(UnsupportedArchitecture, match=r"rope.freq_base must be .* 10000.*: got 500000.0"):
-        decoder_of(path)
+
+@pytest.mark.parametrize(
+    ("architecture", "settings", "rope", "window"),
+    [
+        ("llama", {"rope.scaling.factor": 4.0}, {"rope_type": "linear", "factor": 4.0}, None),
+        ("llama", {"rope.scale_linear": 4.0}, {"rope_type": "linear", "factor": 4.0}, None),
+        ("gemma3", {"rope.scaling.factor": 8.0}, {"rope_type": "linear", "factor": 8.0}, None),
+        ("starcoder2", {"rope.freq_base": 5e5}, {"rope_theta": 5e5}, None),
+        ("phi3", {"attention.sliding_window": 4}, {}, 4),
+    ],
+)
+def test_what_the_config_has_a_place_for_is_set(
+    architecture: str, settings: dict[str, Any], rope: dict[str, Any], window: int | None, tmp_path: Path
+) -> None:
+    """As in a model with the file's weights and such a config, of the stock library."""
+    model = made(architecture, num_hidden_layers=6)
+    plain = decoder_of(write_gguf(tmp_path / "plain.gguf", model, architecture))
+    path = write_gguf(tmp_path / "tiny.gguf", model, architecture, settings=settings)
+    decoder = decoder_of(path)
+    config = copy.deepcopy(plain.step.model.config)
+    config.rope_parameters = scaled(config.rope_parameters, **rope)
+    if window is not None:
+        config.sliding_window = window
+    stock = AutoModelForCausalLM.from_config(config).eval()
+    stock.load_state_dict(decoder.step.model.state_dict())
+    expected = stock(torch.arange(8)[None]).logits
+
+    torch.testing.assert_close(logits_of(decoder), expected)
+    assert not torch.allclose(logits_of(plain), expected, atol=1e-3)
+    assert config.rope_parameters == load_gguf_config(path).rope_parameters
 
 
 @pytest.mark.parametrize(
