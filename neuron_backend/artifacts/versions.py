@@ -14,9 +14,12 @@ def check_transformers(manifest: Manifest) -> None:
     Raises:
         ValueError: It is another one.
     """
+    saved = manifest.versions.get("transformers")
+    if saved is None:
+        return
     # A program without its model does not import transformers, which takes seconds.
-    saved, found = manifest.versions.get("transformers"), version("transformers")
-    if saved is not None and _major(saved) != _major(found):
+    found = version("transformers")
+    if _major(saved) != _major(found):
         raise ValueError(
             f"a decoder must be loaded with the major version of transformers that saved it, {saved}: "
             f"got {found}; compile_decoder() with the original model makes it again"

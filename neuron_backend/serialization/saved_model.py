@@ -15,6 +15,7 @@ from ..artifacts.file_hashes import check_files
 from ..artifacts.fingerprint import weight_table
 from ..artifacts.manifest import BUFFERS, CONSTANTS, NAME, PLAIN_WEIGHTS, Manifest
 from ..artifacts.quantized_files import assemble_model, load_quantized
+from ..artifacts.versions import check_transformers
 from ..models.fused_projections import fuse_projections
 from ..models.gguf_file import is_gguf, load_gguf_model
 from ..models.model_source import not_found_by_name, without_remote_code
@@ -53,6 +54,7 @@ def load_model(path: str | PathLike[str], dtype: torch.dtype | None) -> "PreTrai
     if is_gguf(path) and folder.is_file():
         return load_gguf_model(folder, dtype)
     if (folder / NAME).is_file() and (manifest := Manifest.read(folder)).quantized:
+        check_transformers(manifest)
         check_files(folder, manifest.files)
         model = saved_model(folder, manifest, load_file(folder / CONSTANTS), None)
         # Targets but the CPU take rows.

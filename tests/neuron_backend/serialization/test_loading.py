@@ -242,6 +242,16 @@ class TestMismatch:
         ):
             load_decoder(saved)
 
+    def test_a_quantised_model_of_another_major_version_is_refused(self, tiny_model, tmp_path):
+        """Also where it is to be compiled again."""
+        compile_decoder(tiny_model("llama"), max_length=32, widths=(1,), target="eager", weights="int8").save(
+            tmp_path
+        )
+        rewrite(tmp_path, versions={"torch": torch.__version__, "transformers": "3.5.1"})
+
+        with pytest.raises(ValueError, match=r"that saved it, 3\.5\.1: got"):
+            compile_decoder(tmp_path, max_length=32, widths=(1,), target="eager")
+
     @pytest.mark.parametrize(
         ("changes", "message"),
         [
