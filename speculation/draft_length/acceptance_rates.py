@@ -38,15 +38,19 @@ class AcceptanceRates:
 
     def learn(self, outcome: SpeculationStep) -> None:
         """Count the drafts of a speculation step."""
+        catching_up = outcome.catching_up or (False,) * len(outcome.drafted)
+        rows = [
+            (drafted, accepted)
+            for drafted, accepted, late in zip(outcome.drafted, outcome.accepted, catching_up, strict=True)
+            # An empty draft during the catch-up says nothing of the drafter.
+            if drafted or not late
+        ]
+        if not rows:
+            return
         keep = 1 - 1 / self.memory
         for counts in (self._accepted, self._verified, self._drafted, self._requested):
             counts[:] = [keep * count for count in counts]
-        catching_up = outcome.catching_up or (False,) * len(outcome.drafted)
-        rows = zip(outcome.drafted, outcome.accepted, catching_up, strict=True)
-        for drafted, accepted, late in rows:
-            if late and not drafted:
-                # An empty draft during the catch-up says nothing of the drafter.
-                continue
+        for drafted, accepted in rows:
             # The first missing token was requested, and the first rejected one was verified.
             for i in range(min(drafted + 1, outcome.allowed, self.most)):
                 self._requested[i] += 1

@@ -175,6 +175,9 @@ class AdaptiveLength:
                 return
             self._seconds.learn(outcome, self._gap)
             self._settle(outcome)
+            if any(outcome.catching_up or ()) and not any(outcome.drafted):
+                # The drafter was fed what it lacked: the drafts that were asked for are still to come.
+                return
             if outcome.allowed:
                 if self._gap:
                     self._rates.lapse()
@@ -240,7 +243,7 @@ class AdaptiveLength:
             if price <= self._most_savings() and rows * length > price * (rows + delayed):
                 could_pay = True
                 yield length
-        if not could_pay and not delayed and self._savings >= 2 * self._least_price(1):
+        if not could_pay and self._savings >= 2 * self._least_price(1):
             # Rarely: the only way to learn that the price has fallen.
             yield 1
 

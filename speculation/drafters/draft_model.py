@@ -40,15 +40,16 @@ class DraftModel:
     def catch_up(self, history: History, rows: torch.Tensor, most: int) -> torch.Tensor:
         """See :class:`~decodekit.decoding.optional_protocols.CatchesUp`."""
         feeder = feeder_of(self.decoder)
-        # What the cache cannot hold is not drafted for.
         positions = self.decoder.shape.max_length
         length = history.length[:, 0].clamp(max=positions)
+        # What the cache cannot hold is not drafted for, so that nothing is lacking.
+        fits = history.length[:, 0] <= positions
         with feeder.lock:
-            behind = feeder.missing(history, length)
-            late = rows & (behind > most) & (history.length[:, 0] <= positions)
+            behind = feeder.missing(history, length) * fits
+            late = rows & (behind > most)
             if late.any():
                 feeder.feed(history, length, late.long(), most=most)
-                behind = feeder.missing(history, length)
+                behind = feeder.missing(history, length) * fits
         return behind
 
     def propose(self, history: History, budget: torch.Tensor, sample: SamplesTokens) -> Draft:

@@ -247,6 +247,22 @@ class TestChanges:
 
         assert mean(lengths[-50:]) > 4
 
+    def test_finds_a_draft_that_becomes_cheap_beside_others(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """Too expensive for one row of eight at first: the price is measured again."""
+        policy = World(always(0.9)).policy(monkeypatch)
+        for _ in range(4):
+            policy.learn(SpeculationStep(8, (8,), (8,), 8 * UNIT, UNIT, 0.0))
+        speeds = policy.tokens_per_second(1, delayed=7)
+        tried = []
+        for _ in range(5000):
+            k = policy.length_beside(1, 7)
+            tried.append(k)
+            seconds = 0.02 * k * UNIT, (1 + 0.001 * k) * UNIT
+            policy.learn(SpeculationStep(k, (k,), (k,), *seconds, 0.0, delayed=7))
+
+        assert max(speeds) == speeds[0]
+        assert mean(tried[-50:]) > 4
+
     def test_leaves_a_draft_that_becomes_useless(self, monkeypatch: pytest.MonkeyPatch) -> None:
         """Good for 250 tokens, useless for 500: the loss stays within the allowance."""
         world = World(lambda token, row, place: 0.85 if token < 250 else 0.0)
@@ -478,6 +494,8 @@ class TestWhatItLearns:
         for _ in range(40):
             policy.learn(SpeculationStep(8, (8,), (5,), 0.8 * UNIT, 1.5 * UNIT, 0.0))
         speeds = policy.tokens_per_second(1, delayed=7)
+        # Without it the price is tried again.
+        policy._savings = 0.0
 
         assert policy(1) > 0 == policy.length_beside(1, 7)
         assert speeds[0] == max(speeds) == pytest.approx(8 / UNIT, rel=0.01)
@@ -526,6 +544,31 @@ class TestWhatItLearns:
 
         assert all(after >= before for before, after in zip(*rates, strict=True))
         assert pytest.approx(speeds[0], rel=0.1) == speeds[1]
+
+    def test_a_long_prefill_makes_nothing_forgotten(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """Steps in which the drafter only catches up say nothing of acceptance, and end no drafting."""
+        policy = WORLDS["good"].policy(monkeypatch)
+        for _ in range(10):
+            policy.learn(SpeculationStep(4, (4,), (4,), 0.4 * UNIT, UNIT, 0.0))
+        before = policy._rates.acceptance()
+        for _ in range(60):
+            policy.learn(SpeculationStep(4, (0,), (0,), 0.1 * UNIT, UNIT, 0.0, catching_up=(True,)))
+
+        assert before == policy._rates.acceptance()
+        assert policy(1) > 0
+
+    def test_a_trial_goes_on_until_the_drafter_has_caught_up(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """It was fed a part of what it lacked: the wait for the next trial does not begin anew."""
+        policy = USELESS["cheap"].policy(monkeypatch, allowance=1e6)
+        USELESS["cheap"].run(policy, 100, 0)
+        while not (allowed := policy(1)):
+            policy.learn(SpeculationStep(0, (0,), (0,), 0.0, UNIT, 0.0))
+        steps = 0
+        for _ in range(3):
+            policy.learn(SpeculationStep(allowed, (0,), (0,), 0.1 * UNIT, UNIT, 0.0, catching_up=(True,)))
+            steps += policy(1) > 0
+
+        assert 3 == steps
 
     @pytest.mark.parametrize("rate", [0.3, 0.6, 0.9])
     def test_more_expensive_tokens_and_columns_never_lengthen_drafts(
