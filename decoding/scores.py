@@ -28,6 +28,11 @@ class Scores:
         return scores
 
     @property
+    def was_read(self) -> bool:
+        """Whether the logits are there."""
+        return self._logits is not None
+
+    @property
     def logits(self) -> Tensor:
         """``[batch, width, vocab]``, ``-inf`` where a token is forbidden. Read-only."""
         if self._logits is None:

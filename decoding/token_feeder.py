@@ -28,6 +28,9 @@ class Fed:
     chosen: Tensor | None = None
     """The ids that the device sampled, ``[rows, max(need)]``; None if it sampled none."""
 
+    was_ahead: bool = False
+    """Whether the forward was queued before this feed; then another one computes the logits again."""
+
     def are_ready(self, rows: Sequence[int]) -> bool:
         """Whether all of *rows* are ready."""
         return self.all_ready or all(self.ready[row] for row in rows)

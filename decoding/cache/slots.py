@@ -24,6 +24,7 @@ from ..optional_protocols import (
     QueuedSample,
     QueuesForwards,
     does_skip_padding,
+    is_bit_exact,
     tree_widths,
 )
 from ..protocols import Decoder, Draft, SamplesOnDevice, ScoresTrees
@@ -82,6 +83,9 @@ class Slots:
 
         self.may_queue = isinstance(decoder, QueuesForwards)
         """Whether the decoder implements :class:`~..optional_protocols.QueuesForwards`."""
+
+        self.bit_exact = is_bit_exact(decoder)
+        """Whether a token's logits depend on its row's tokens alone."""
 
         self.skips_padding = does_skip_padding(decoder)
         """Whether padding takes the decoder less time than tokens."""

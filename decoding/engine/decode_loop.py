@@ -11,6 +11,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from ..cache.slots import Slots
 from ..history import History
 from ..protocols import Draft
 from ..results.events import StepOutput
@@ -21,7 +22,7 @@ from ..trees import tree_window
 from .active_request import ActiveRequest
 from .asking import ask
 from .drafting import Asked, StepOutcome
-from .merged_sampling import mergeable, sample_together
+from .merged_sampling import is_mergeable, mergeable, sample_together
 from .overlap import Overlap
 from .run import Accepted, Run
 from .windows import chain_window
@@ -59,6 +60,9 @@ class _Plan:
 
     alone: bool
     """Whether the table is that of one request."""
+
+    on_device: bool
+    """Whether the device can sample for all of them."""
 
     may_draft: bool
     """Whether a request has a drafter."""
@@ -120,10 +124,25 @@ class DecodeLoop:
     _plan: _Plan | None = attrs.field(default=None, init=False, repr=False)
     """None where the next step has to make one."""
 
+    was_ahead: bool = attrs.field(default=False, init=False)
+    """Whether the forward of the newest step was queued in the step before."""
+
+    _shares_device: bool = attrs.field(init=False, repr=False)
+    """Whether the device may sample for several requests."""
+
     _overlap: Overlap | None = attrs.field(init=False, repr=False)
     """Feeds requests that run ahead, if the decoder can."""
 
     _without_gradients: torch.no_grad = attrs.field(factory=torch.no_grad, init=False, repr=False)
+
+    @_shares_device.default
+    def _device_may_be_shared(self) -> bool:
+        # While one request has another chain the host samples for all, and rounds other sums than the device:
+        # a text would depend on its neighbours, where otherwise nothing makes it do so. The logits of such a
+        # decoder are in the host's memory.
+        exact = isinstance(self.feeder, Slots) and self.feeder.bit_exact
+        # With one program for all tokens, likewise, which one it is.
+        return not exact and not self.exact_width
 
     @_overlap.default
     def _overlap_of_the_feeder(self) -> Overlap | None:
@@ -183,7 +202,7 @@ class DecodeLoop:
                 raise ValueError(f"'history' must have at most {most} tokens in a row: got {longest}")
             self._write(rows, history)
         if self._overlap is not None:
-            self._overlap.forget()
+            self._overlap.forget(range(rows.start, rows.stop))
         request = ActiveRequest(run, rows)
         self.requests.append(request)
         self._plan = None
@@ -249,12 +268,16 @@ class DecodeLoop:
         need = torch.zeros(len(self._length), dtype=torch.int64)
         need[active] = 1
         alone = len(self.requests) == 1 and self.requests[0].num_rows == len(self._length)
+        on_device = (alone or self._shares_device) and all(
+            request.run.on_device and (alone or is_mergeable(request.run.pipeline)) for request in requests
+        )
         may_draft = any(request.run.drafting is not None for request in requests)
-        overlap = self._overlap if all(request.runs_ahead for request in requests) else None
+        runs_ahead = on_device and all(request.runs_ahead for request in requests)
+        overlap = self._overlap if runs_ahead else None
         feed = self.feeder.feed if overlap is None else overlap.feed
         unfed = [row for request in requests if not request.fed for row in request.table_rows()]
         merged = [] if alone else mergeable(requests)
-        return _Plan(requests, active, need, alone, may_draft, feed, merged, unfed)
+        return _Plan(requests, active, need, alone, on_device, may_draft, feed, merged, unfed)
 
     def _write(self, rows: slice, history: History) -> None:
         """Copy the prompts of a request into the table."""
@@ -284,8 +307,11 @@ class DecodeLoop:
             ]
         )
         draft = drafts[0] if plan.alone else _side_by_side(requests, drafts, len(length))
-        sample = self._sample_on_device(plan, drafts)
+        sample = plan.on_device and all(
+            request.run.samples_on_device(own) for request, own in zip(requests, drafts, strict=True)
+        )
         seen, fed = self._fed(plan, now, length, draft, most, sample)
+        self.was_ahead = fed.was_ahead
         self.feeder.logits_in_use = True
         try:
             together = plan.merged and fed.chosen is None
@@ -298,15 +324,6 @@ class DecodeLoop:
             ]
         finally:
             self.feeder.logits_in_use = False
-
-    def _sample_on_device(self, plan: _Plan, drafts: Sequence[Draft]) -> bool:
-        """Whether the forward samples for all requests, so that no logits are copied to the host."""
-        if self.exact_width and not plan.alone:
-            # Otherwise the program that feeds a request would depend on the others.
-            return False
-        return all(
-            request.run.samples_on_device(own) for request, own in zip(plan.requests, drafts, strict=True)
-        )
 
     def _sampled_together(
         self, plan: _Plan, drafts: Sequence[Draft], seen: History, fed: Fed
@@ -331,10 +348,10 @@ class DecodeLoop:
 
         Its *own* draft is given, and the tokens *chosen* already, if they were sampled with others'.
         """
-        run, rows = request.run, request.rows
+        run, rows, raw = request.run, request.rows, fed.raw
         try:
             if alone:
-                return run.accept(fed.chosen, fed.raw, seen, now, own, request.active)
+                return run.accept(fed.chosen, raw, seen, now, own, request.active)
             # A run must not see the columns of others' longer drafts.
             columns, window = 1 + own.ids.shape[1], seen.rows(rows)
             raw = Scores(lambda: fed.logits[rows, :columns])
@@ -346,9 +363,8 @@ class DecodeLoop:
             self._fail(request, error)
             return None
         finally:
-            if self._overlap is not None and self._overlap.reads_scores:
-                self._overlap.reads_scores = request.runs_ahead = False
-                self._plan = None
+            if fed.was_ahead and raw.was_read:
+                request.runs_ahead, self._plan = False, None
 
     def _fail(self, request: ActiveRequest, error: Exception) -> None:
         self.failed(request, error)

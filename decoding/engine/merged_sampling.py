@@ -1,15 +1,15 @@
 """Requests that sample in one call, because they have one chain object and one sampler."""
 
 from collections.abc import Sequence
-from typing import Any
 
 import torch
 from torch import Tensor
 
 from ..history import History
-from ..optional_protocols import RowIndependent
+from ..optional_protocols import says_row_independent
 from ..protocols import Draft
 from ..sampling.one_thread import one_thread
+from ..sampling.pipeline import SamplingPipeline
 from ..token_feeder import Fed
 from .active_request import ActiveRequest
 
@@ -24,10 +24,16 @@ def mergeable(requests: Sequence[ActiveRequest]) -> list[list[ActiveRequest]]:
     groups: dict[tuple[int, int], list[ActiveRequest]] = {}
     for request in requests:
         pipeline = request.run.pipeline
-        chain, sampler = pipeline.processors, pipeline.sampler
-        if (chain is None or _independent(chain)) and _independent(sampler):
-            groups.setdefault((id(chain), id(sampler)), []).append(request)
+        if is_mergeable(pipeline):
+            key = id(pipeline.processors), id(pipeline.sampler)
+            groups.setdefault(key, []).append(request)
     return [group for group in groups.values() if len(group) > 1]
+
+
+def is_mergeable(pipeline: SamplingPipeline) -> bool:
+    """Whether *pipeline* says that a row's result does not depend on which row of the batch it is."""
+    chain = pipeline.processors
+    return (chain is None or says_row_independent(chain)) and says_row_independent(pipeline.sampler)
 
 
 def sample_together(
@@ -98,7 +104,3 @@ def _rows_of(logits: Tensor, blocks: Sequence[slice]) -> Tensor:
         return logits[blocks[0]]
     with one_thread(logits.numel()):
         return torch.cat([logits[block] for block in blocks])
-
-
-def _independent(part: Any) -> bool:
-    return isinstance(part, RowIndependent) and part.row_independent

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from typing import cast
 
 import attrs
+import torch
 from torch import Tensor
 
 from ..cache.slots import Slots
@@ -27,13 +28,15 @@ class _Queued:
 
     sample: QueuedSample
 
-    def follows(self, history: History, rows: Sequence[int], length: Sequence[int]) -> bool:
-        """Whether it samples the next token of *rows*, which have *length* tokens."""
+    def covered(self, history: History, rows: Sequence[int], length: Sequence[int]) -> list[int]:
+        """Those of *rows* whose next token it samples; none if one was fed another token than it has now."""
         tokens = history.ids
-        return set(rows) <= set(self.rows) and all(
+        found = [row for row in rows if row in self.rows]
+        same = all(
             length[row] == self.length[row] and tokens[row, 0, length[row] - 1] == self.fed[row]
-            for row in rows
+            for row in found
         )
+        return found if same else []
 
 
 def may_run_ahead(run: Run) -> bool:
@@ -49,9 +52,9 @@ class Overlap:
     While the device computes forward n + 1, the host reads sample n, tests the stop conditions and delivers
     the events. The forward after a row's last token is discarded: its slots are overwritten by position.
 
-    Only one forward is ahead, so at most one is wasted: after the last token of a run, and where a request
-    joins, whose rows it does not feed. A discarded forward is not counted in the statistics, which are those
-    of a run without overlap.
+    Only one forward is ahead, so a run wastes at most one, after its last token. Rows that it does not feed,
+    of a request that joins or goes on, wait until it is read; then one forward feeds all. A discarded forward
+    is not counted in the statistics, which are those of a run without overlap.
     """
 
     slots: Slots
@@ -59,17 +62,16 @@ class Overlap:
     _ahead: _Queued | None = attrs.field(default=None, init=False)
     """The forward whose sample has not been read."""
 
-    reads_scores: bool = attrs.field(default=False, init=False)
-    """Whether scores were read since this was last set to False, which takes a second forward."""
-
     @classmethod
     def of(cls, feeder: TokenFeeder) -> "Overlap | None":
         """The overlap of what *feeder* feeds; None if its decoder cannot run ahead."""
         return cls(feeder) if isinstance(feeder, Slots) and feeder.may_queue else None
 
-    def forget(self) -> None:
-        """Discard the forward that is ahead: its rows may be another request's from now on."""
-        self._ahead = None
+    def forget(self, rows: Sequence[int]) -> None:
+        """Let the forward that is ahead sample nothing for *rows*, which are another request's now."""
+        if self._ahead is not None:
+            self.slots.forget_queued(self._ahead.length, [row for row in rows if row in self._ahead.rows])
+            self._ahead = attrs.evolve(self._ahead, rows=[row for row in self._ahead.rows if row not in rows])
 
     def feed(
         self,
@@ -84,18 +86,33 @@ class Overlap:
         """As :meth:`~..cache.slots.Slots.feed`; the ids may come from a forward that was queued before."""
         # Taken first, so that nothing of it is left after an exception.
         ahead, self._ahead = self._ahead, None
-        rows, ends = [row for row, count in enumerate(need.tolist()) if count], length.tolist()
-        missing = self.slots.missing(history, length).tolist() if self._applies(exact_width, sample) else []
-        if missing and ahead is not None and ahead.follows(history, rows, ends):
-            # Another user of the decoder may have overwritten slots since.
-            cached = all(missing[row] == 0 for row in rows)
-        elif missing and all(missing[row] <= 1 for row in rows):
-            ahead, cached = self._first(history, rows, ends), True
-        else:
-            return self.slots.feed(history, length, need, most=most, exact_width=exact_width, sample=sample)
-        chosen = self._read(history, rows, ahead, cached)
-        raw = Scores(lambda: self._scored_again(history, length, need))
-        return Fed(raw, [count > 0 for count in need.tolist()], all_ready=True, chosen=chosen[: len(ends)])
+        if self._applies(exact_width, sample):
+            rows, ends = [row for row, count in enumerate(need.tolist()) if count], length.tolist()
+            missing = self.slots.missing(history, length).tolist()
+            if ahead is not None and (covered := ahead.covered(history, rows, ends)):
+                # Another user of the decoder may have overwritten slots since.
+                go_on = covered == rows and all(missing[row] == 0 for row in rows)
+                return self._fed(history, length, need, covered, ahead, go_on)
+            if all(missing[row] <= 1 for row in rows):
+                return self._fed(history, length, need, rows, self._first(history, rows, ends), go_on=True)
+        return self.slots.feed(history, length, need, most=most, exact_width=exact_width, sample=sample)
+
+    def _fed(
+        self,
+        history: History,
+        length: Tensor,
+        need: Tensor,
+        rows: Sequence[int],
+        ahead: _Queued,
+        go_on: bool,
+    ) -> Fed:
+        """The samples of *ahead* for *rows*; if it is to *go_on*, with another forward queued after it."""
+        chosen = self._read(history, rows, ahead, go_on)
+        of_rows = torch.zeros_like(need)
+        of_rows[rows] = need[rows]
+        raw = Scores(lambda: self._scored_again(history, length, of_rows))
+        ready, all_ready = (of_rows > 0).tolist(), torch.equal(of_rows, need)
+        return Fed(raw, ready, all_ready, chosen[: len(need)], was_ahead=True)
 
     def _applies(self, exact_width: bool, sample: bool) -> bool:
         decoder = cast(QueuesForwards, self.slots.decoder)
@@ -108,13 +125,13 @@ class Overlap:
         self.slots.record_queued(length, rows, fed)
         return _Queued(rows, length, fed, sample)
 
-    def _read(self, history: History, rows: Sequence[int], ahead: _Queued, cached: bool) -> Tensor:
+    def _read(self, history: History, rows: Sequence[int], ahead: _Queued, go_on: bool) -> Tensor:
         """The ids of *ahead*, read once the forward after it has been queued, if it can be."""
         length = [end + (row in rows) for row, end in enumerate(ahead.length)]
         # A row at the last position ends with this token.
         going_on = [row for row in rows if length[row] <= self.slots.shape.max_length]
         following = None
-        if cached and going_on:
+        if go_on and going_on:
             following = self.slots.queue(history, length, going_on, ahead.sample)
         try:
             chosen = self.slots.read_queued(ahead.sample, rows)
@@ -129,7 +146,6 @@ class Overlap:
 
     def _scored_again(self, history: History, length: Tensor, need: Tensor) -> Tensor:
         """The logits of a step, whose forward was followed by another: those of the same forward again."""
-        self.reads_scores = True
         in_use, self.slots.logits_in_use = self.slots.logits_in_use, False
         try:
             return self.slots.feed(history, length, need, sample=True).logits

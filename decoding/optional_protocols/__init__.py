@@ -42,6 +42,7 @@ from .processors import (
     is_row_independent,
     numbered_from,
     runs_foreign_code,
+    says_row_independent,
     stages_of,
 )
 from .samplers import (
@@ -164,6 +165,7 @@ __all__ = [
     "row_widths",
     "runs_foreign_code",
     "runs_in_lockstep",
+    "says_row_independent",
     "stages_of",
     "takes_argmax",
     "takes_trees",

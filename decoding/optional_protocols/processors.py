@@ -95,3 +95,8 @@ def runs_foreign_code(part: object) -> bool:
 def is_row_independent(part: object) -> bool:
     """Whether *part* is :attr:`~RowIndependent.row_independent`; True if it does not say so."""
     return not isinstance(part, RowIndependent) or part.row_independent
+
+
+def says_row_independent(part: object) -> bool:
+    """Whether *part* is :attr:`~RowIndependent.row_independent`; False if it does not say so."""
+    return isinstance(part, RowIndependent) and part.row_independent

@@ -164,7 +164,7 @@ class CatchesUp(Protocol):
             most: A number of columns. What is at most that many is left to the next proposal.
 
         Returns:
-            The number of tokens that each row still lacks, ``[rows]`` int64.
+            The number of tokens that each row still lacks, ``[rows]`` int64; 0 if it cannot be drafted for.
         """
 
 

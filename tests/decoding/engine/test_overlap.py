@@ -373,6 +373,19 @@ class TestInterrupts:
         assert expected == found
 
 
+class OfRow:
+    """Says nothing of rows."""
+
+    def __call__(self, logits: torch.Tensor, history: Any) -> torch.Tensor:
+        return logits
+
+
+class BitExactDecoder(QueueingDecoder):
+    """Says that logits depend on a row's tokens alone."""
+
+    bit_exact = True
+
+
 class TestTable:
     """Requests that join and leave one by one, in rows of one decoder."""
 
@@ -430,31 +443,58 @@ class TestTable:
 
             assert self.alone(sampler, text, stream) == self.advance(loop, 12)[newcomer]
 
-    def test_a_newcomer_joins_with_its_prompt(self) -> None:
-        """The forward that was ahead is computed again with it."""
+    def test_a_newcomer_waits_for_the_forward_that_is_ahead(self) -> None:
+        """It is read for the others, and no forward follows it but the one that feeds all."""
         decoder = queueing(Greedy())
         loop = self.table(decoder)
         first = self.joined(loop, 0, [1, 2, 3], 0)
         begun = self.advance(loop, 4)[first]
-        second = self.joined(loop, 3, [4] * 25, 1)
+        forwards = len(decoder.forwards)
+        second = self.joined(loop, 3, [4] * 7, 1)
+        step = self.advance(loop, 1)
+        assert [first] == list(step)
         found = self.advance(loop, 12)
 
-        assert self.alone(Greedy(), [1, 2, 3], 0) == begun + found[first]
-        assert self.alone(Greedy(), [4] * 25, 1) == found[second]
+        assert self.alone(Greedy(), [1, 2, 3], 0) == (begun + step[first] + found[first])[:12]
+        assert self.alone(Greedy(), [4] * 7, 1) == found[second]
+        # The one that was ahead, one wide one, then one for each token, the last of which is not read.
+        assert 1 + 1 + 11 == len(decoder.forwards) - forwards
+
+    def test_one_that_pauses_costs_no_forward(self) -> None:
+        """What is ahead is read for the others, and then feeds both again."""
+        decoder = queueing(Greedy())
+        loop = self.table(decoder)
+        first, second = self.joined(loop, 0, [1, 2, 3], 0), self.joined(loop, 1, [5], 1)
+        found = self.advance(loop, 3)
+        forwards = sum(kind == "queue" for kind, _ in decoder.log)
+        steps = 0
+        while len(found[second]) < 11:
+            loop.pause(second, steps % 2 == 0)
+            for request, ids in self.advance(loop, 1).items():
+                found[request] += ids
+            steps += 1
+        alone = self.alone(Greedy(), [1, 2, 3], 0)
+
+        assert alone[: len(found[first])] == found[first]
+        assert self.alone(Greedy(), [5], 1)[:11] == found[second]
+        assert sum(kind == "queue" for kind, _ in decoder.log) - forwards <= steps + 1
 
     def test_scores_are_read_by_one(self) -> None:
         """While it is there no forward is ahead; the device samples for both all the same."""
         decoder = queueing(Greedy())
         loop = self.table(decoder)
-        reads = self.joined(loop, 0, [1, 2, 3], 0, stop=LowConfidence(1e-6) | MaxNewTokens(6))
+        stop = LowConfidence(1e-6) | MaxNewTokens(6)
+        reads = [self.joined(loop, row, [1, 2, 3], row, stop=stop) for row in (0, 2)]
         other = self.joined(loop, 1, [5], 1)
         found = self.advance(loop, 6)
         queued, sampled = decoder.fed_unread, decoder.sampled
-        loop.leave(reads)
+        for one in reads:
+            assert self.alone(Greedy(), [1, 2, 3], 0, MaxNewTokens(6)) == found[one]
+            loop.leave(one)
         more = self.advance(loop, 6)
 
-        assert self.alone(Greedy(), [1, 2, 3], 0, MaxNewTokens(6)) == found[reads]
         assert self.alone(Greedy(), [5], 1) == found[other] + more[other]
+        # Of the first token that was ahead both have read the scores.
         assert 1 == queued < decoder.fed_unread
         assert 4 < sampled
 
@@ -476,6 +516,26 @@ class TestTable:
         assert self.alone(Greedy(), [1, 2, 3], 0) == found[first] + more[first]
         assert 0 < decoder.fed_unread
         assert ("drafter" in parts) == (sampled > 0)
+
+    @pytest.mark.parametrize("chain", [Temperature(0.8) | OfRow(), Temperature(0.8)], ids=["of rows", "any"])
+    def test_parts_of_rows_are_sampled_by_the_host(self, chain: Any) -> None:
+        """Unless they say that a row's result does not depend on which it is."""
+        decoder = queueing(Greedy())
+        decoder.processors = chain
+        loop = self.table(decoder)
+        self.joined(loop, 2, [1, 2, 3], 0, processors=chain)
+        self.advance(loop, 6)
+
+        assert (chain.row_independent) == (decoder.fed_unread > 0)
+
+    def test_a_bit_exact_decoder_is_sampled_by_the_host(self) -> None:
+        """Where no neighbour changes a logit, none changes the place that samples."""
+        decoder = BitExactDecoder(TABLE, batch_size=4, max_length=40, processors=CHAIN, sampler=Greedy())
+        loop = self.table(decoder)
+        only = self.joined(loop, 0, [1, 2, 3], 0)
+
+        assert self.alone(Greedy(), [1, 2, 3], 0) == self.advance(loop, 12)[only]
+        assert 0 == decoder.fed_unread == decoder.sampled
 
     def test_one_program_does_not_depend_on_the_others(self) -> None:
         """With one width for every token the host samples in a table."""

@@ -224,6 +224,14 @@ def test_a_draft_model_catches_up_in_chunks() -> None:
     assert decoder.forwards == []
 
 
+def test_a_draft_model_lacks_nothing_of_a_prompt_that_it_cannot_hold() -> None:
+    """Otherwise it would be catching up with it for ever."""
+    draft = ScriptedDecoder(NEAR, batch_size=2, max_length=32)
+    history = history_of_rows([[1] * 40, [2] * 30])
+
+    assert [0, 14] == DraftModel(draft).catch_up(history, torch.tensor([True, True]), 16).tolist()
+
+
 @pytest.mark.parametrize("seed", range(20))
 def test_overlap_and_missing(seed: int) -> None:
     """What each row holds of a prompt, and what it lacks of its own."""
