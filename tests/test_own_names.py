@@ -33,6 +33,7 @@ FOREIGN = {
     "neuron_backend/models/cache_argument.py": {"cache", "past_key_values"},
     "neuron_backend/models/gguf_file.py": {"AttributeError"},
     "neuron_backend/models/gguf_settings.py": {
+        "layer_types",
         "rope_parameters",
         "rope_scaling",
         "rope_theta",
@@ -126,6 +127,7 @@ COMPUTED = {
     },
     # Whether a tokenizer's class decodes as the library's own does.
     "decoding/text/tokenizer.py": {"getattr(Fast, name)", "getattr(family, name, None)"},
+    "neuron_backend/models/gguf_settings.py": {"getattr(config, option, None)"},
     "neuron_backend/models/rope_scaling.py": {"getattr(module, f'{prefix}original_inv_freq')"},
     "neuron_backend/models/early_exit.py": {"getattr(owner, name)", "vars(config)"},  # models and configs
     "neuron_backend/lowering/narrow_integers.py": {"getattr(owner, name)"},  # a buffer of a module
