@@ -109,6 +109,22 @@ class TestGeneration:
 
         assert 30 == len(result.ids[0])
 
+    @every_sampler
+    @pytest.mark.parametrize("drafter", [None, PromptLookup(1, 1)], ids=["plain", "drafts"])
+    def test_of_requests_that_share_rows(self, tiny_model, sampler, drafter):
+        """Seven prompts on three rows: the host's tokens, of which it samples those after wide forwards."""
+        chain = CHAINS["default"]
+        decoder = build(tiny_model("llama"), processors=chain, sampler=sampler)
+        parts = {"processors": chain, "sampler": sampler, "stop": STOP, "drafter": drafter}
+        prompts = [[*prompt, token] for prompt in PROMPTS for token in (4, 9, 11)][:7]
+        expected = Generator(build(tiny_model("llama")), **parts)(prompts).ids
+        sampled = []
+        forward = decoder.forward_and_sample
+        decoder.forward_and_sample = lambda *args, **rest: sampled.append(1) or forward(*args, **rest)
+
+        assert Generator(decoder, **parts)(prompts).ids == expected
+        assert len(sampled) > 40 / (1 if drafter is None else 3)
+
     def test_the_seed_may_differ(self, tiny_model, forbidden):
         """It only affects the noise."""
         decoder = build(tiny_model("llama"), processors=Temperature(2.0), sampler=Sample(seed=1))
