@@ -20,7 +20,7 @@ from ..decoding.protocols import Finish
 from ..decoding.results.events import Event
 from ..decoding.results.generation import Generation
 from ..decoding.results.logprobs import TokenLogprob
-from ..decoding.text.byte_level import bytes_of_token
+from ..decoding.text.byte_level import token_speller
 from .sse import generic_message
 
 _LOG = logging.getLogger(__name__)
@@ -120,19 +120,16 @@ class ChatCompletion:
     def _logprobs(self, logprobs: Iterable[TokenLogprob] | None) -> dict[str, Any] | None:
         if logprobs is None:
             return None
+        # Once for all: whether a tokenizer has changed is told by all of its added tokens.
+        spell = token_speller(self.tokenizer)
         content = [
             {
-                **self._token(one.id, one.logprob),
-                "top_logprobs": [self._token(token, logprob) for token, logprob in one.top],
+                **_token(spell(one.id), one.logprob),
+                "top_logprobs": [_token(spell(token), logprob) for token, logprob in one.top],
             }
             for one in logprobs
         ]
         return {"content": content, "refusal": None}
-
-    def _token(self, token: int, logprob: float) -> dict[str, Any]:
-        spelled = bytes_of_token(self.tokenizer, token)
-        finite = logprob if math.isfinite(logprob) else _IMPOSSIBLE
-        return {"token": spelled.decode(errors="replace"), "logprob": finite, "bytes": list(spelled)}
 
 
 def finish_reason(finish: Finish | None) -> str:
@@ -154,6 +151,11 @@ def _part(
     row: int, delta: dict[str, Any], logprobs: dict[str, Any] | None = None, finish: str | None = None
 ) -> dict[str, Any]:
     return {"index": row, "delta": delta, "logprobs": logprobs, "finish_reason": finish}
+
+
+def _token(spelled: bytes, logprob: float) -> dict[str, Any]:
+    finite = logprob if math.isfinite(logprob) else _IMPOSSIBLE
+    return {"token": spelled.decode(errors="replace"), "logprob": finite, "bytes": list(spelled)}
 
 
 def _usage(prompt: int, new: int) -> dict[str, int]:

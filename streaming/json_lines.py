@@ -4,11 +4,13 @@ import json
 import os
 import time
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any, TextIO
 
 import attrs
 
 from ..decoding.results.events import Event
+from .encodable import encodable
 
 
 def _a_file(instance: Any, attribute: "attrs.Attribute[Any]", value: Any) -> None:
@@ -67,10 +69,11 @@ class JsonLines:
         self._write_last({"error": {"type": type(error).__name__, "message": str(error)}})
 
     def _write(self, content: dict[str, Any]) -> None:
-        line = {"time": self.clock(), **self.fields, **content}
-        file = self._opened()
         # A finish may hold any object of the user's stop condition.
-        file.write(json.dumps(line, ensure_ascii=False, default=repr) + "\n")
+        to_json = partial(json.dumps, {"time": self.clock(), **self.fields, **content}, default=repr)
+        file, line = self._opened(), to_json(ensure_ascii=False)
+        # What the file cannot encode must not stop a generation.
+        file.write((line if encodable(line, file) == line else to_json()) + "\n")
         file.flush()
 
     def _write_last(self, content: dict[str, Any]) -> None:

@@ -41,7 +41,8 @@ def server_sent_events(
     """
     Format *events* as messages of a ``text/event-stream``.
 
-    Closing this iterator closes *events*, which ends the decoding.
+    Closing this iterator closes the iterator of *events*: it ends the decoding of a stream, and not that of a
+    request to a batcher, which others may read.
 
     Args:
         events: For example ``generator.stream(prompt)``.
@@ -89,6 +90,8 @@ def async_server_sent_events(
 ) -> AsyncGenerator[str, None]:
     """
     Asynchronous :func:`server_sent_events`, with keep-alive comments.
+
+    Closing this iterator closes *events*, also a request to a batcher, which ends the decoding.
 
     With Starlette or FastAPI, a handler returns ``StreamingResponse(async_server_sent_events(
     generator.astream(prompt)), media_type="text/event-stream")``: a client that disconnects cancels it.
@@ -141,10 +144,13 @@ async def _messages(
     finally:
         if step is not None:
             step.cancel()
-        await returned(step)
-        close = getattr(source, "aclose", None)
-        if close is not None:
-            await close()
+        try:
+            await returned(step)
+        finally:
+            # A request is ended by closing it, not what reads it.
+            for one in (source,) if source is events else (source, events):
+                if (close := getattr(one, "aclose", None)) is not None:
+                    await close()
 
 
 def _fields(event: Event) -> dict[str, Any]:

@@ -40,8 +40,10 @@ async def in_thread(items: Generator[T, Any, Any]) -> AsyncGenerator[T, None]:
             yield item
     finally:
         executor.shutdown(wait=False)
-        await returned(None if step is None else asyncio.wrap_future(step))
-        items.close()
+        try:
+            await returned(None if step is None else asyncio.wrap_future(step))
+        finally:
+            items.close()
 
 
 def _compute(

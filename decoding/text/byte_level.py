@@ -1,6 +1,6 @@
 """Detokenization of byte-level vocabularies: every token is a byte string."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import attrs
 
@@ -57,13 +57,13 @@ class ByteLevelText:
         return bytes(BYTE_OF[character] for character in token)
 
 
-def bytes_of_token(tokenizer: Tokenizer, index: int) -> bytes:
+def token_speller(tokenizer: Tokenizer) -> Callable[[int], bytes]:
     """
-    The bytes of one token by itself, special tokens included; maybe a part of a character.
+    A function from a token to its own bytes, special tokens included; maybe a part of a character.
 
     Of a vocabulary that is not byte-level they are those of the text that the token alone decodes to.
     """
     pieces = pieces_of(tokenizer, skip_special_tokens=False)
     if pieces.byte_level:
-        return ByteLevelText(tokenizer, False, pieces)._bytes_of(index)
-    return decode_ids(tokenizer, [index], skip_special_tokens=False).encode()
+        return ByteLevelText(tokenizer, False, pieces)._bytes_of
+    return lambda token: decode_ids(tokenizer, [token], skip_special_tokens=False).encode()

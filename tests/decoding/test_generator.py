@@ -4,6 +4,7 @@ import asyncio
 import gc
 import inspect
 import time
+from collections.abc import Generator as Items
 from typing import Any
 
 import numpy as np
@@ -23,6 +24,7 @@ from decodekit.decoding import (
     SpeculationStep,
     Statistics,
 )
+from decodekit.decoding.results.background import in_thread
 from decodekit.processors import Temperature, TopK
 from decodekit.speculation import AdaptiveLength, DraftModel, PromptLookup, SpeculativeGenerator
 from decodekit.streaming import LatencyMeter, TextIterator
@@ -378,6 +380,36 @@ class TestAstream:
         asyncio.run(run())
 
         assert [[3, 4]] == Generator(generator.decoder, stop=MaxNewTokens(2))([2]).ids
+
+    def test_a_consumer_cancelled_twice_closes_the_items(self) -> None:
+        """Before it ends, not when they are collected."""
+        closed = []
+
+        def items() -> Items[int, None, None]:
+            try:
+                while True:
+                    time.sleep(0.05)
+                    yield 1
+            finally:
+                closed.append(True)
+
+        source = items()
+
+        async def run() -> None:
+            async def consume() -> None:
+                async for _ in in_thread(source):
+                    pass
+
+            task = asyncio.create_task(consume())
+            await asyncio.sleep(0.02)
+            for _ in range(3):
+                task.cancel()
+                await asyncio.sleep(0.005)
+            with pytest.raises(asyncio.CancelledError):
+                await task
+            assert closed
+
+        asyncio.run(run())
 
     def test_refuses_before_the_first_event(self) -> None:
         """A bad prompt raises where it was passed."""

@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator, Iterable
 from typing import Any
 
 import pytest
-from transformers import AutoTokenizer
+from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
 from decodekit.decoding import Event, Finish, Generation, Statistics, TokenLogprob
 from decodekit.streaming.chat_completion import ChatCompletion, error_body, finish_reason
@@ -45,7 +45,30 @@ def chunks(completion: ChatCompletion, events: Iterable[Event | Exception], **op
     return [one if one == "[DONE]" else json.loads(one) for one in data]
 
 
+class CountsReads(PreTrainedTokenizerFast):
+    """Counts how often its added tokens are read, by which changes are told."""
+
+    reads = 0
+
+    @property
+    def added_tokens_decoder(self) -> Any:
+        """Copied out of the library each time."""
+        CountsReads.reads += 1
+        return super().added_tokens_decoder
+
+
 class TestChunks:
+    def test_the_tokenizer_is_looked_at_once_an_event(self) -> None:
+        """Not once for each of its top tokens."""
+        tokenizer = CountsReads.from_pretrained(PAIR)
+        completion = ChatCompletion(model="m", tokenizer=tokenizer)
+        top = tuple((token, -2.0) for token in range(20, 40))
+        events = [Event(0, (5,), "x", logprobs=(TokenLogprob(5, -1.0, 1, top),)) for _ in range(10)]
+        CountsReads.reads = 0
+        chunks(completion, events)
+
+        assert 0 < CountsReads.reads <= 2 * len(events)
+
     def test_a_stream(self, completion: ChatCompletion) -> None:
         """The role, the text as it becomes final, the reason, and the end."""
         events = [Event(0, (5,), "é"), Event(0, (6,), ""), Event(0, (7, 0), "x\n", END)]

@@ -55,6 +55,14 @@ class TestJsonLines:
         assert text == line["text"]
         assert "{7}" == line["finish"]["matched"]
 
+    def test_a_file_of_another_encoding_gets_every_character(self) -> None:
+        """As JSON's escapes, so that the generation goes on."""
+        raw = io.BytesIO()
+        file = io.TextIOWrapper(raw, encoding="ascii")
+        JsonLines(file).put_event(Event(0, (1,), "é→"))
+
+        assert "é→" == json.loads(raw.getvalue())["text"]
+
     def test_a_failure_is_the_last_line(self) -> None:
         """What was raised, without the traceback."""
         file = io.StringIO()

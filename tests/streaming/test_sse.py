@@ -14,7 +14,7 @@ import pytest
 import torch
 from hypothesis import example, given, strategies as st
 
-from decodekit.decoding import Generator, MaxNewTokens
+from decodekit.decoding import Batcher, Generator, MaxNewTokens
 from decodekit.decoding.protocols import Finish
 from decodekit.decoding.results.events import AsyncEventStream, Event
 from decodekit.decoding.results.logprobs import TokenLogprob
@@ -205,6 +205,20 @@ class TestAsyncServerSentEvents:
         assert [": keep-alive\n\n"] * 3 == messages[1:4]
         assert ["a", "b"] == [data["text"] for data in data_of("".join(messages))[:-1]]
         assert set(parsed.comments) == {"keep-alive"}
+
+    def test_closing_ends_a_request(self) -> None:
+        """Also where its next event is not awaited at that time."""
+        decoder = ScriptedDecoder(torch.zeros(31, 11), batch_size=1, max_length=4000)
+
+        async def read() -> list[str]:
+            with Batcher(decoder) as batcher:
+                handle = batcher.submit(Generator(decoder, stop=MaxNewTokens(3000)).parts, [1, 2])
+                messages = async_server_sent_events(handle)
+                await anext(messages)
+                await messages.aclose()
+                return handle.result(60).finish_reasons
+
+        assert ["cancelled"] == asyncio.run(read())
 
     @pytest.mark.parametrize("seconds", [0, -1.0, math.nan, True])
     def test_comments_without_a_pause_are_refused(self, seconds: float) -> None:

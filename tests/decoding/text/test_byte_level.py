@@ -8,7 +8,7 @@ from hypothesis import given, strategies as st
 from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
-from decodekit.decoding.text.byte_level import bytes_of_token
+from decodekit.decoding.text.byte_level import token_speller
 
 PAIR = pathlib.Path(__file__).parents[3] / "examples" / "pair" / "target"
 BYTES: Any = AutoTokenizer.from_pretrained(PAIR)
@@ -19,13 +19,13 @@ def test_the_bytes_of_a_text_add_up(text: str) -> None:
     """Also where a character is of several tokens."""
     ids = BYTES(text, add_special_tokens=False)["input_ids"]
 
-    assert text.encode() == b"".join(bytes_of_token(BYTES, token) for token in ids)
+    assert text.encode() == b"".join(token_speller(BYTES)(token) for token in ids)
 
 
 @pytest.mark.parametrize(("token", "expected"), [(0, b"<|endoftext|>"), (10**6, b"")])
 def test_a_special_token_and_one_that_is_none(token: int, expected: bytes) -> None:
     """The first is spelled out, and the second has no bytes."""
-    assert expected == bytes_of_token(BYTES, token)
+    assert expected == token_speller(BYTES)(token)
 
 
 def test_another_kind_of_vocabulary() -> None:
@@ -34,4 +34,4 @@ def test_another_kind_of_vocabulary() -> None:
     backend.pre_tokenizer = pre_tokenizers.Whitespace()
     words = PreTrainedTokenizerFast(tokenizer_object=backend, bos_token="<s>")
 
-    assert [b"<s>", "語".encode(), b"a"] == [bytes_of_token(words, token) for token in range(3)]
+    assert [b"<s>", "語".encode(), b"a"] == [token_speller(words)(token) for token in range(3)]
