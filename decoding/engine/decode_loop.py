@@ -22,7 +22,7 @@ from ..trees import tree_window
 from .active_request import ActiveRequest
 from .asking import ask
 from .drafting import Asked, StepOutcome
-from .merged_sampling import is_mergeable, mergeable, sample_together
+from .merged_sampling import mergeable, sample_together
 from .overlap import Overlap
 from .run import Accepted, Run
 from .windows import chain_window
@@ -269,7 +269,7 @@ class DecodeLoop:
         need[active] = 1
         alone = len(self.requests) == 1 and self.requests[0].num_rows == len(self._length)
         on_device = (alone or self._shares_device) and all(
-            request.run.on_device and (alone or is_mergeable(request.run.pipeline)) for request in requests
+            request.run.on_device and (alone or request.run.pipeline.row_independent) for request in requests
         )
         may_draft = any(request.run.drafting is not None for request in requests)
         runs_ahead = on_device and all(request.runs_ahead for request in requests)

@@ -11,6 +11,7 @@ from ..protocols import SamplesOnDevice, SamplesTokens
 from ..sampling.pipeline import SamplingPipeline
 from ..scores import Scores
 from ..token_feeder import TokenFeeder
+from .samples_by_row import SamplesByRow
 
 if TYPE_CHECKING:
     from ..sampling_placement import Placement
@@ -35,6 +36,21 @@ def placement_of(decoder: AnyDecoder, pipeline: SamplingPipeline) -> "Placement"
     return Placement(tuple(Place(repr(part), "host", why) for part in (*pipeline.stages, pipeline.sampler)))
 
 
+def sample_rows(
+    pipeline: SamplesTokens, logits: Tensor, history: History, need: Tensor
+) -> tuple[Tensor, Scores]:
+    """
+    Sample with *pipeline* where *need* is above 0, ``[rows]``; elsewhere the result is undefined.
+
+    Logits of idle rows may be those of padding, which take long to sample from.
+    """
+    # The scores of every row are read then.
+    if pipeline.draft_scores or not isinstance(pipeline, SamplingPipeline | SamplesByRow):
+        return pipeline(logits, history)
+    rows = need.nonzero()[:, 0].tolist()
+    return pipeline(logits, history, rows if len(rows) < len(need) else None)
+
+
 def feed_and_sample(
     feeder: TokenFeeder, pipeline: SamplesTokens, history: History, need: Tensor
 ) -> tuple[Tensor, Scores]:
@@ -55,5 +71,5 @@ def feed_and_sample(
     """
     fed = feeder.feed(history, history.length[:, 0], need, sample=feeder_samples(feeder, pipeline, len(need)))
     if fed.chosen is None:
-        return pipeline(fed.logits, history)
+        return sample_rows(pipeline, fed.logits, history, need)
     return fed.chosen, cast(SamplingPipeline, pipeline).scores(fed.raw, history)

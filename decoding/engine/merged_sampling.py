@@ -6,12 +6,11 @@ import torch
 from torch import Tensor
 
 from ..history import History
-from ..optional_protocols import says_row_independent
 from ..protocols import Draft
 from ..sampling.one_thread import one_thread
-from ..sampling.pipeline import SamplingPipeline
 from ..token_feeder import Fed
 from .active_request import ActiveRequest
+from .windows import columns_of
 
 
 def mergeable(requests: Sequence[ActiveRequest]) -> list[list[ActiveRequest]]:
@@ -24,16 +23,10 @@ def mergeable(requests: Sequence[ActiveRequest]) -> list[list[ActiveRequest]]:
     groups: dict[tuple[int, int], list[ActiveRequest]] = {}
     for request in requests:
         pipeline = request.run.pipeline
-        if is_mergeable(pipeline):
+        if pipeline.row_independent:
             key = id(pipeline.processors), id(pipeline.sampler)
             groups.setdefault(key, []).append(request)
     return [group for group in groups.values() if len(group) > 1]
-
-
-def is_mergeable(pipeline: SamplingPipeline) -> bool:
-    """Whether *pipeline* says that a row's result does not depend on which row of the batch it is."""
-    chain = pipeline.processors
-    return (chain is None or says_row_independent(chain)) and says_row_independent(pipeline.sampler)
 
 
 def sample_together(
@@ -65,11 +58,15 @@ def sample_together(
             continue
         scored.sort(key=lambda one: one.rows.start)
         columns = [1 + drafts[id(one)].ids.shape[1] for one in scored]
+        sampled, of_rows = _places(scored, drafts)
         blocks = _blocks([one.rows for one in scored])
         window = seen.rows(_index(blocks))
         try:
             ids, _ = scored[0].run.pipeline(
-                _rows_of(fed.logits[:, : max(columns)], blocks), window.at(window.length[:, : max(columns)])
+                _rows_of(fed.logits[:, : max(columns)], blocks),
+                window.at(window.length[:, : max(columns)]),
+                sampled,
+                of_rows if min(of_rows) < max(columns) else None,
             )
         except Exception:
             continue
@@ -78,6 +75,23 @@ def sample_together(
             found[id(one)] = ids[place : place + one.num_rows, :width]
             place += one.num_rows
     return found
+
+
+def _places(
+    requests: Sequence[ActiveRequest], drafts: dict[int, Draft]
+) -> tuple[list[int] | None, list[int]]:
+    """
+    Of the rows of *requests*, one after the other: the places of those that go on, and each one's columns.
+
+    None in place of the former if all do.
+    """
+    places: list[int] = []
+    columns: list[int] = []
+    for one in requests:
+        places += [len(columns) + row for row in one.active]
+        ids = drafts[id(one)].ids
+        columns += columns_of(drafts[id(one)]) or [1 + ids.shape[1]] * one.num_rows
+    return places if len(places) < len(columns) else None, columns
 
 
 def _blocks(rows: Sequence[slice]) -> list[slice]:

@@ -18,7 +18,7 @@ from ..scores import Scores
 from ..stopping.composition import by_token
 from ..trees import Branch, target_branch, tokens_ahead
 from .exact_match_verification import ExactMatch
-from .windows import chain_window
+from .windows import chain_window, columns_of
 
 if TYPE_CHECKING:
     from .drafting import Drafting
@@ -151,7 +151,7 @@ class Run:
         rows = active if len(active) < len(length) else None
         with self._sampling:
             tokens, scores = (
-                self.pipeline(raw.logits, seen, rows)
+                self.pipeline(raw.logits, seen, rows, columns_of(draft))
                 if chosen is None
                 else (chosen, self.pipeline.scores(raw, seen))
             )

@@ -48,11 +48,19 @@ class SamplesByRow:
         """Whether a request needs the scores of its draft."""
         return any(pipeline.draft_scores for _, pipeline in self.pipelines)
 
-    def __call__(self, logits: Tensor, history: History) -> tuple[Tensor, Scores]:
-        """Raw logits ``[rows, width, vocab]`` to ids ``[rows, width]`` and the processed scores."""
+    def __call__(
+        self, logits: Tensor, history: History, sampled: Sequence[int] | None = None
+    ) -> tuple[Tensor, Scores]:
+        """
+        Raw logits ``[rows, width, vocab]`` to ids ``[rows, width]`` and the processed scores.
+
+        Requests without a row among the *sampled* ones, None for all, are left out.
+        """
         ids = torch.full(logits.shape[:2], -1)
         processed = []
         for rows, pipeline in self.pipelines:
+            if sampled is not None and not any(rows.start <= row < rows.stop for row in sampled):
+                continue
             ids[rows], scores = in_rows(rows, pipeline, logits[rows], history.rows(rows))
             processed.append((rows, scores))
         return ids, Scores(lambda: _together(processed, logits))

@@ -32,3 +32,11 @@ def chain_window(now: History, draft: Draft) -> History:
     now.ids.numpy()[rows, 0, length[rows, 0] + columns] = ids[rows, columns]
     drafted = is_draft.sum(axis=1, keepdims=True)
     return now.at(torch.from_numpy(length + np.minimum(np.arange(ids.shape[1] + 1), drafted)))
+
+
+def columns_of(draft: Draft) -> list[int] | None:
+    """The number of columns of each row, that of its last token and of its *draft*; None if all are equal."""
+    if draft.parents is not None or draft.ids.shape[1] == 0:
+        return None
+    columns = (1 + (draft.ids.numpy() >= 0).sum(axis=1)).tolist()
+    return None if min(columns) == 1 + draft.ids.shape[1] else columns

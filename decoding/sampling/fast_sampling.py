@@ -47,7 +47,11 @@ class FastSampling:
         return None if few is None or token is None else (token, few)
 
     def __call__(
-        self, logits: Tensor, history: History, rows: Sequence[int] | None = None
+        self,
+        logits: Tensor,
+        history: History,
+        rows: Sequence[int] | None = None,
+        columns: Sequence[int] | None = None,
     ) -> tuple[Tensor, Scores] | None:
         """As :class:`~.pipeline.SamplingPipeline`; None if only the general path applies."""
         if not is_on_host(logits):
@@ -60,13 +64,16 @@ class FastSampling:
         sampled, left = np.empty((batch, width), dtype=np.int64), {}
         sampled.fill(-1)
         for row in range(batch) if rows is None else rows:
-            for column in range(width):
+            last = width if columns is None else columns[row]
+            for column in range(last):
                 tokens = ids[row, 0 if one_path else column, : lengths[row][column]]
                 cell = Cell(tokens, prompts[row], random_streams[row], vocab)
                 found = self.of_cell(scores[row, column], cell)
                 if found is None:
                     return None
                 sampled[row, column], left[row, column] = found
+            for column in range(last, width):
+                sampled[row, column], left[row, column] = sampled[row, last - 1], left[row, last - 1]
         return torch.from_numpy(sampled), self.scores(logits, left)
 
     def scores(self, logits: Tensor, left: Mapping[tuple[int, int], Any]) -> Scores:
@@ -79,7 +86,11 @@ class FastGreedy:
     """The argmax of the raw logits."""
 
     def __call__(
-        self, logits: Tensor, history: History, rows: Sequence[int] | None = None
+        self,
+        logits: Tensor,
+        history: History,
+        rows: Sequence[int] | None = None,
+        columns: Sequence[int] | None = None,
     ) -> tuple[Tensor, Scores] | None:
         """As :class:`FastSampling`; the history is not read."""
         if not is_on_host(logits):
@@ -89,12 +100,14 @@ class FastGreedy:
         sampled = np.empty((batch, width), dtype=np.int64)
         sampled.fill(-1)
         for row in range(batch) if rows is None else rows:
-            for column in range(width):
+            last = width if columns is None else columns[row]
+            for column in range(last):
                 of_column = scores[row, column]
                 best = int(of_column.argmax())
                 # Comparisons with NaN are false, so NaN never yields a token.
                 if of_column.item(best) > -math.inf:
                     sampled[row, column] = best
+            sampled[row, last:] = sampled[row, last - 1]
         return torch.from_numpy(sampled), self.scores(logits, {})
 
     def scores(self, logits: Tensor, left: Mapping[tuple[int, int], Any]) -> Scores:

@@ -2,7 +2,8 @@
 
 import contextlib
 from collections.abc import Sequence
-from typing import Any
+from functools import partial
+from typing import Any, cast
 
 import attrs
 import numpy as np
@@ -11,7 +12,13 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from ..history import History
-from ..optional_protocols import RanksTokens, runs_foreign_code, stages_of, takes_argmax
+from ..optional_protocols import (
+    RanksTokens,
+    runs_foreign_code,
+    says_row_independent,
+    stages_of,
+    takes_argmax,
+)
 from ..protocols import NO_TOKEN_LEFT, NUMERIC_OVERFLOW, Finish, Processor, Sampler
 from ..scores import Scores
 from .candidates import Candidates
@@ -19,6 +26,7 @@ from .fast_sampler import FastSampler, fast_sampler
 from .one_thread import one_thread
 from .resolved_sampler import ResolvedSampler
 from .scratch import Workspace
+from .short_cuts import Pointwise
 from .stages import Left, Stage, check_shape, dense, run
 
 _LARGEST = 1e15
@@ -76,6 +84,12 @@ class SamplingPipeline:
     _runs_foreign_code: bool = attrs.field(init=False, repr=False)
     """Whether a part calls code of others, which may run a model of its own on torch's threads."""
 
+    row_independent: bool = attrs.field(init=False, repr=False)
+    """Whether the parts say that a row's result does not depend on which row of the batch it is."""
+
+    _looks_for_largest: bool = attrs.field(init=False, repr=False)
+    """Whether short cuts look for the largest logits, which takes long where many are equal."""
+
     fast: FastSampler | None = attrs.field(init=False, repr=False)
     """The fast path for chains that leave a few tokens; None if there is none."""
 
@@ -99,12 +113,27 @@ class SamplingPipeline:
     def _look_for_foreign_code(self) -> bool:
         return any(map(runs_foreign_code, (*self.stages, self.sampler)))
 
+    @row_independent.default
+    def _parts_say_so(self) -> bool:
+        parts = (self.sampler,) if self.processors is None else (self.processors, self.sampler)
+        return all(map(says_row_independent, parts))
+
+    @_looks_for_largest.default
+    def _compares_logits(self) -> bool:
+        return self.needed < len(self._plan) or not all(
+            isinstance(stage.cuts, Pointwise) for stage in self._plan
+        )
+
     @fast.default
     def _fast_sampler(self) -> FastSampler | None:
         return fast_sampler([stage.cuts for stage in self._plan], self._resolved_sampler)
 
     def __call__(
-        self, logits: Tensor, history: History, rows: Sequence[int] | None = None
+        self,
+        logits: Tensor,
+        history: History,
+        rows: Sequence[int] | None = None,
+        columns: Sequence[int] | None = None,
     ) -> tuple[Tensor, Scores]:
         """
         Sample in each column.
@@ -116,6 +145,9 @@ class SamplingPipeline:
 
             rows: The rows to sample; None for all. The scores of the others are undefined.
 
+            columns: The number of columns of each row, at least 1, where the rows have drafts of unequal
+                length; those after them are padding, whose result may be that of any. None: all.
+
         Returns:
             Ids ``[batch, width]``, -1 in other rows and in a column whose scores are all ``-inf`` or
             NaN, and the processed scores.
@@ -124,10 +156,27 @@ class SamplingPipeline:
             ValueError: A part returned a wrong shape.
         """
         with contextlib.nullcontext() if self._runs_foreign_code else one_thread(logits.numel()):
-            if self.fast is not None and (found := self.fast(logits, history, rows)) is not None:
+            if self.fast is not None and (found := self.fast(logits, history, rows, columns)) is not None:
                 return found
+            if rows is not None and self.row_independent:
+                return self._run_rows(logits, history, rows, columns)
+            if self._looks_for_largest:
+                logits = _without_padding(logits, rows, columns)
             ids, scores = self.run_stages(logits, history)
         return ids if rows is None else _only(ids, rows), scores
+
+    def _run_rows(
+        self, logits: Tensor, history: History, rows: Sequence[int], columns: Sequence[int] | None
+    ) -> tuple[Tensor, Scores]:
+        """A call without the :attr:`fast` path, of the *rows* alone."""
+        index = torch.tensor(rows)
+        of_rows = logits.index_select(0, index.to(logits.device))
+        if self._looks_for_largest:
+            of_rows = _without_padding(of_rows, None, columns and [columns[row] for row in rows])
+        some, scores = self.run_stages(of_rows, history.rows(index))
+        ids = torch.full(logits.shape[:2], -1)
+        ids[index] = some
+        return ids, Scores(partial(_in_rows, scores, index, logits.shape))
 
     def run_stages(self, logits: Tensor, history: History) -> tuple[Tensor, Scores]:
         """A call without the :attr:`fast` path."""
@@ -221,6 +270,33 @@ def _only(ids: Tensor, rows: Sequence[int]) -> Tensor:
     others = torch.ones(len(ids), 1, dtype=torch.bool)
     others[list(rows)] = False
     return ids.masked_fill(others, -1)
+
+
+def _in_rows(scores: Scores, index: Tensor, shape: Sequence[int]) -> Tensor:
+    """*scores* in the rows of *index*, among others that are ``-inf``."""
+    whole = scores.logits.new_full(shape, -torch.inf)
+    whole[index] = scores.logits
+    return whole
+
+
+def _without_padding(logits: Tensor, rows: Sequence[int] | None, columns: Sequence[int] | None) -> Tensor:
+    """
+    *logits* with others in place of those that are not sampled.
+
+    A decoder that does not compute padding gives equal logits for it.
+    """
+    idle = set(range(len(logits))).difference(rows) if rows else set[int]()
+    short = [] if columns is None else [row for row, last in enumerate(columns) if last < logits.shape[1]]
+    if not idle and not short:
+        return logits
+    # Not an index, which copies number by number.
+    filled = logits.clone()
+    for row in short:
+        last = cast(Sequence[int], columns)[row]
+        filled[row, last:] = logits[row, last - 1]
+    for row in idle:
+        filled[row] = filled[cast(Sequence[int], rows)[0]]
+    return filled
 
 
 def _at(logits: Tensor, ids: Tensor) -> NDArray[Any]:

@@ -9,6 +9,7 @@ from attrs import validators
 from torch import Tensor
 
 from ...decoding.cache.slots import Slots
+from ...decoding.engine.feed_and_sample import sample_rows
 from ...decoding.history import History
 from ...decoding.protocols import Decoder, DecoderShape, Draft, SamplesTokens
 from ...decoding.text.token_bytes import has_vocabulary
@@ -112,7 +113,8 @@ class CommonTokens:
             with slots.lock:
                 fed = slots.feed(attrs.evolve(history, ids=own[:, None]), own_length, active.long())
                 seen = attrs.evolve(history, ids=ids, length=reached[:, None])
-                sampled, processed = sample(self._in_target_order(fed.logits), seen)
+                logits = self._in_target_order(fed.logits)
+                sampled, processed = sample_rows(sample, logits, seen, active.long())
                 if sample.draft_scores:
                     scores.append(processed.logits[:, 0].clone())
             next_ids = torch.where(active, sampled[:, 0], -1)

@@ -27,6 +27,7 @@ class _Batch(ctypes.Structure):
         *(("logits", _POINTER), ("logits_row", _INT), ("logits_column", _INT)),
         *(("ids", _POINTER), ("ids_row", _INT), ("ids_column", _INT)),
         *(("lengths", _POINTER), ("prompts", _POINTER), ("random_streams", _POINTER)),
+        ("columns", _POINTER),
         *(("rows", _INT), ("width", _INT), ("vocab", _INT)),
     )
 
@@ -67,13 +68,19 @@ class CompiledSampling:
         return cls(otherwise, stages, 8 * k + 64, routine)
 
     def __call__(
-        self, logits: Tensor, history: History, rows: Sequence[int] | None = None
+        self,
+        logits: Tensor,
+        history: History,
+        rows: Sequence[int] | None = None,
+        columns: Sequence[int] | None = None,
     ) -> tuple[Tensor, Scores] | None:
         """As :class:`~..pipeline.SamplingPipeline`; None if only the general path applies."""
-        found = self._sampled(logits, history, range(len(logits)) if rows is None else rows)
-        return self.otherwise(logits, history, rows) if found is None else found
+        found = self._sampled(logits, history, range(len(logits)) if rows is None else rows, columns)
+        return self.otherwise(logits, history, rows, columns) if found is None else found
 
-    def _sampled(self, logits: Tensor, history: History, rows: Sequence[int]) -> tuple[Tensor, Scores] | None:
+    def _sampled(
+        self, logits: Tensor, history: History, rows: Sequence[int], columns: Sequence[int] | None
+    ) -> tuple[Tensor, Scores] | None:
         """None if a column is not clear, or the tensors are not laid out as the routine reads them."""
         noise.require_numbers()
         ids = history.ids
@@ -82,10 +89,12 @@ class CompiledSampling:
         (batch, width, vocab), capacity = logits.shape, self._capacity
         lengths = history.length.contiguous()
         prompts, random_streams = history.prompt.contiguous(), history.random_stream.contiguous()
+        of_rows = None if columns is None else (_INT * batch)(*columns)
         described = _Batch(
             *(logits.data_ptr(), logits.stride(0), logits.stride(1)),
             *(ids.data_ptr(), ids.stride(0), ids.stride(1) if ids.shape[1] > 1 else 0),
             *(lengths.data_ptr(), prompts.data_ptr(), random_streams.data_ptr()),
+            None if of_rows is None else ctypes.addressof(of_rows),
             *(batch, width, vocab),
         )
         sampled = torch.empty(batch, width, dtype=torch.int64)

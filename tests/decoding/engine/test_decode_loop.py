@@ -83,7 +83,7 @@ SAMPLERS = {
 
 
 def without_short_cuts(
-    self: SamplingPipeline, logits: Tensor, history: History, rows: object = None
+    self: SamplingPipeline, logits: Tensor, history: History, rows: object = None, columns: object = None
 ) -> tuple[Tensor, Scores]:
     """A call of the pipeline on the whole vocabulary."""
     return self.run_stages(logits, history)

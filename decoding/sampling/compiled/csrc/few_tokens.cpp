@@ -65,10 +65,12 @@ struct Batch {
     const int64_t* lengths;  // [rows, width]
     const int64_t* prompts;  // [rows]
     const int64_t* random_streams;  // [rows]
+    const int64_t* columns;  // [rows], how many are sampled; or none: all
     int64_t rows, width, vocab;
 };
 
-// Samples each column of some rows, and stops at the first one that is not clear.
+// Samples each column of some rows, and stops at the first one that is not clear. Columns that are not sampled have
+// the result of the last one that is.
 //
 // Writes the tokens to `sampled` [rows, width], -1 in other rows, and the remaining tokens of each column
 // to `left_ids` and `left_scores` [rows, width, capacity], their number to `left` [rows, width].
@@ -83,6 +85,13 @@ bool decodekit_sample_few(const Batch* batch, const Stage* stages, int64_t count
         const int64_t row = chosen_rows[n];
         for (int64_t at = 0; at < batch->width; ++at) {
             const int64_t cell = row * batch->width + at;
+            if (batch->columns && at >= batch->columns[row]) {
+                sampled[cell] = sampled[cell - 1];
+                left[cell] = left[cell - 1];
+                std::copy_n(left_ids + (cell - 1) * capacity, left[cell], left_ids + cell * capacity);
+                std::copy_n(left_scores + (cell - 1) * capacity, left[cell], left_scores + cell * capacity);
+                continue;
+            }
             const Column column{batch->ids + row * batch->ids_row + at * batch->ids_column, batch->lengths[cell],
                                 batch->prompts[row], batch->vocab,
                                 static_cast<uint64_t>(batch->random_streams[row])};
