@@ -193,9 +193,9 @@ def test_rows_that_have_ended_are_not_sampled(monkeypatch: pytest.MonkeyPatch) -
     asked: list[Any] = []
     call = SamplingPipeline.__call__
 
-    def recorded(self: SamplingPipeline, logits: Tensor, history: History, rows: Any = None) -> Any:
+    def recorded(self: SamplingPipeline, logits: Tensor, history: History, rows: Any, columns: Any) -> Any:
         asked.append(rows)
-        return call(self, logits, history, rows)
+        return call(self, logits, history, rows, columns)
 
     monkeypatch.setattr(SamplingPipeline, "__call__", recorded)
     Generator(ScriptedDecoder(TABLE, batch_size=3), stop=MaxNewTokens([2, 3, 4]))([[1], [2], [3]])
