@@ -39,6 +39,7 @@ FOREIGN = {
         "rope_theta",
         "rope_type",
         "sliding_window",
+        "validate",
     },
     "neuron_backend/models/tokenizer_source.py": {"AttributeError"},
     "neuron_backend/models/without_bars.py": {"tqdm"},
@@ -127,7 +128,7 @@ COMPUTED = {
     },
     # Whether a tokenizer's class decodes as the library's own does.
     "decoding/text/tokenizer.py": {"getattr(Fast, name)", "getattr(family, name, None)"},
-    "neuron_backend/models/gguf_settings.py": {"getattr(config, option, None)"},
+    "neuron_backend/models/gguf_settings.py": {"getattr(config, option, None)", "hasattr(config, bound)"},
     "neuron_backend/models/rope_scaling.py": {"getattr(module, f'{prefix}original_inv_freq')"},
     "neuron_backend/models/early_exit.py": {"getattr(owner, name)", "vars(config)"},  # models and configs
     "neuron_backend/lowering/narrow_integers.py": {"getattr(owner, name)"},  # a buffer of a module

@@ -74,13 +74,13 @@ def load_gguf_model(path: str | PathLike[str], dtype: torch.dtype | None) -> "Pr
     """
     from transformers import AutoModelForCausalLM
 
-    file = Path(path)
+    file = _absolute(path)
     # With its report, which transformers' annotations leave out.
     loaded: Any
     try:
         loaded = AutoModelForCausalLM.from_pretrained(
             str(file.parent),
-            gguf_file=file.name,
+            gguf_file=str(file),
             config=_completed_config(file),
             dtype=dtype or "auto",
             output_loading_info=True,
@@ -113,13 +113,18 @@ def load_gguf_config(path: str | PathLike[str]) -> "PretrainedConfig":
     """
     check_gguf(path)
     with parsed_once():
-        return _completed_config(Path(path))
+        return _completed_config(_absolute(path))
+
+
+def _absolute(path: str | PathLike[str]) -> Path:
+    """*path* as transformers is to have it, which takes a file of that name in the current folder first."""
+    return Path(path).absolute()
 
 
 def _completed_config(file: Path) -> "PretrainedConfig":
     from transformers import AutoConfig
 
-    config: PretrainedConfig = AutoConfig.from_pretrained(str(file.parent), gguf_file=file.name)
+    config: PretrainedConfig = AutoConfig.from_pretrained(str(file.parent), gguf_file=str(file))
     complete_config(config, file)
     return config
 
@@ -128,8 +133,8 @@ def load_gguf_tokenizer(path: str | PathLike[str]) -> "PreTrainedTokenizerBase":
     """The tokenizer in a GGUF file, with its chat template."""
     from transformers import AutoTokenizer
 
-    file = Path(path)
-    tokenizer: PreTrainedTokenizerBase = AutoTokenizer.from_pretrained(str(file.parent), gguf_file=file.name)
+    file = _absolute(path)
+    tokenizer: PreTrainedTokenizerBase = AutoTokenizer.from_pretrained(str(file.parent), gguf_file=str(file))
     return tokenizer
 
 

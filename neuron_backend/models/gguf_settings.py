@@ -23,8 +23,18 @@ _FACTORS = "rope_freqs.weight"
 _OFF = 1e29
 """Factors from which on there is no rotation: llama.cpp's converter writes 1e30."""
 
-_BIASES = {"attention_bias": "blk.0.attn_q.bias", "mlp_bias": "blk.0.ffn_up.bias"}
-"""Whether a model has biases, in the config, and a tensor that a file then has (Granite)."""
+_BIASES = {
+    "attention_bias": "blk.0.attn_q.bias",
+    "mlp_bias": "blk.0.ffn_up.bias",
+    "bias": "blk.0.attn_qkv.bias",
+}
+"""Whether a model has biases, in the config, and a tensor that a file then has (Granite, Falcon)."""
+
+_BOUNDS = ("attn_logit_softcapping", "final_logit_softcapping")
+"""Settings of a file that the config has by the same name (Gemma)."""
+
+_LARGEST_GEMMA = {"gemma2": 46, "gemma3_text": 62}
+"""Layers of the models of 27B, whose queries are scaled by the hidden size for each head."""
 
 _PLACES = {".bias": ("bias",), ".attn_q_norm.weight": ("q_norm", "q_layernorm", "query_layernorm")}
 """Endings of a file's names, and parts of transformers' names for them; StableLM 2 12B has norms of heads."""
@@ -54,6 +64,17 @@ def complete_config(config: "PretrainedConfig", path: str | PathLike[str]) -> No
     _set_base(name, settings, config)
     _set_scaling(name, settings, config)
     _set_window(name, settings, config)
+    for bound in _BOUNDS:
+        if bound in settings and hasattr(config, bound):
+            setattr(config, bound, settings[bound])
+    _set_query_scale(config)
+    # transformers before 5 has no such method.
+    validate = getattr(config, "validate", None)
+    if validate is not None:
+        try:
+            validate()
+        except Exception as error:
+            raise UnsupportedArchitecture(name, f"its settings must fit each other: {error}") from error
 
 
 def complete_model(model: "PreTrainedModel", path: str | PathLike[str]) -> None:
@@ -128,6 +149,17 @@ def _set_window(name: str, settings: Mapping[str, Any], config: Any) -> None:
     if not hasattr(config, "sliding_window") or getattr(config, "layer_types", None) is not None:
         raise _left_out(name, "attention.sliding_window", window, str(found))
     config.sliding_window = window
+
+
+def _set_query_scale(config: Any) -> None:
+    """Set the scale that no setting has, as llama.cpp does (``src/models/gemma2.cpp``, ``gemma3.cpp``)."""
+    layers = _LARGEST_GEMMA.get(config.model_type)
+    if layers is not None:
+        config.query_pre_attn_scalar = (
+            config.hidden_size // config.num_attention_heads
+            if config.num_hidden_layers == layers
+            else config.head_dim
+        )
 
 
 def _scaling(settings: Mapping[str, Any]) -> tuple[str, float]:

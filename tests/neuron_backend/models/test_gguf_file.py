@@ -35,8 +35,8 @@ CONFIGS: dict[str, Callable[[], Any]] = {
     "qwen3": lambda: transformers.Qwen3Config(**GROUPED, head_dim=128),
     "phi3": lambda: transformers.Phi3Config(**{**GROUPED, "vocab_size": 32064, "pad_token_id": 0}),
     "gpt2": lambda: transformers.GPT2Config(**COMMON),
-    "gemma2": lambda: transformers.Gemma2Config(**GROUPED, head_dim=12, query_pre_attn_scalar=12),
-    "gemma3": lambda: transformers.Gemma3TextConfig(**GROUPED, head_dim=12, query_pre_attn_scalar=12),
+    "gemma2": lambda: transformers.Gemma2Config(**GROUPED, head_dim=256),
+    "gemma3": lambda: transformers.Gemma3TextConfig(**GROUPED, head_dim=256),
     "bloom": lambda: transformers.BloomConfig(**COMMON),
     "falcon": lambda: transformers.FalconConfig(**COMMON, multi_query=True, bias=False),
     "stablelm": lambda: transformers.StableLmConfig(**GROUPED),
@@ -147,6 +147,23 @@ def test_text_is_that_of_transformers(
 
     assert expected == greedy(decoder, prompts, 12)
     assert len({token for row in expected for token in row}) >= 2
+
+
+def test_weights_are_of_the_file_that_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not of one with its name in the current folder."""
+    (tmp_path / "other").mkdir()
+    model = made("llama")
+    path = write_gguf(tmp_path / "other" / "tiny.gguf", model, "llama")
+    torch.nn.init.zeros_(model.model.norm.weight)
+    write_gguf(tmp_path / "tiny.gguf", model, "llama")
+    monkeypatch.chdir(tmp_path)
+    options = {"target": "eager", "widths": (1,), "max_length": 16, "progress": False}
+    norms = [
+        compile_decoder(name, **options).step.model.model.norm.weight.sum()
+        for name in (path, "other/tiny.gguf", "tiny.gguf")
+    ]
+
+    assert norms[0] == norms[1] > 0 == norms[2]
 
 
 def test_a_saved_decoder_is_an_ordinary_one(tmp_path: Path, greedy: Callable[..., Any]) -> None:

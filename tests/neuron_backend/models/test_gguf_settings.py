@@ -88,6 +88,39 @@ def test_biases_of_a_llama_are_read(tmp_path: Path) -> None:
     )
 
 
+def test_biases_of_a_falcon_are_read(tmp_path: Path) -> None:
+    """Beside those of its norms, which it always has."""
+    model = made("falcon", bias=True)
+    for name, parameter in model.named_parameters():
+        if name.endswith("bias"):
+            nn.init.normal_(parameter)
+    read = decoder_of(write_gguf(tmp_path / "tiny.gguf", model, "falcon")).step.model
+    biases = {name: tensor for name, tensor in model.state_dict().items() if name.endswith("bias")}
+
+    assert len(biases) > 8
+    for name, bias in biases.items():
+        assert torch.equal(bias, read.state_dict()[name])
+
+
+@pytest.mark.parametrize(("layers", "scalar"), [(2, 256), (46, 8)])
+def test_the_scale_of_a_gemma_is_its_size_s(layers: int, scalar: int, tmp_path: Path) -> None:
+    """That of 27B scales by the hidden size for each head; and bounds of logits are the file's."""
+    settings = {"attn_logit_softcapping": 40.0, "final_logit_softcapping": 20.0}
+    model = made("gemma2", num_hidden_layers=layers)
+    config = load_gguf_config(write_gguf(tmp_path / "tiny.gguf", model, "gemma2", settings=settings))
+
+    assert scalar == config.query_pre_attn_scalar
+    assert (40.0, 20.0) == (config.attn_logit_softcapping, config.final_logit_softcapping)
+
+
+def test_a_config_that_cannot_be_saved_is_refused(tmp_path: Path) -> None:
+    """Before it is compiled: a Phi-3 has no linear scaling."""
+    path = write_gguf(tmp_path / "tiny.gguf", made("phi3"), "phi3", settings={"rope.scaling.factor": 4.0})
+
+    with pytest.raises(UnsupportedArchitecture, match="its settings must fit each other"):
+        decoder_of(path)
+
+
 @pytest.mark.parametrize("tensor", ["blk.1.attn_q_norm.weight", "blk.0.attn_norm.bias"])
 def test_weights_without_a_place_are_refused(tensor: str, tmp_path: Path) -> None:
     """The loader passes over them."""

@@ -305,10 +305,10 @@ void attend_part(
   static thread_local std::vector<float> kept_found;
   const int64_t sharing = sizes.sharing(), rows = part.columns * sharing;
   kept_plan.make(mask, ids, sizes, part);
-  kept_queries.resize(part.rows * part.groups * rows * sizes.key_dim);
+  grow(kept_queries, part.rows * part.groups * rows * sizes.key_dim);
   gather(query, sizes, part, kept_queries.data());
   const int64_t count = kept_plan.pieces.size(), apart = rows * Found::size(sizes.value_dim);
-  kept_found.resize(count * apart);
+  grow(kept_found, count * apart);
 
   // Pointers, since the thread-local vectors of other threads are empty.
   const Plan& plan = kept_plan;
