@@ -158,7 +158,7 @@ class SamplingPipeline:
         with contextlib.nullcontext() if self._runs_foreign_code else one_thread(logits.numel()):
             if self.fast is not None and (found := self.fast(logits, history, rows, columns)) is not None:
                 return found
-            if rows is not None and self.row_independent:
+            if rows and self.row_independent:
                 return self._run_rows(logits, history, rows, columns)
             if self._looks_for_largest:
                 logits = _without_padding(logits, rows, columns)
