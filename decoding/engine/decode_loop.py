@@ -202,7 +202,9 @@ class DecodeLoop:
                 raise ValueError(f"'history' must have at most {most} tokens in a row: got {longest}")
             self._write(rows, history)
         if self._overlap is not None:
-            self._overlap.forget(range(rows.start, rows.stop))
+            # Another thread may be feeding the decoder.
+            with self.feeder.lock:
+                self._overlap.forget(range(rows.start, rows.stop))
         request = ActiveRequest(run, rows)
         self.requests.append(request)
         self._plan = None

@@ -570,6 +570,16 @@ class TestWhatItLearns:
 
         assert 3 == steps
 
+    def test_a_chunk_of_a_prompt_is_no_usual_catch_up(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """However many chunks a trial begins with."""
+        policy = USELESS["cheap"].policy(monkeypatch)
+        USELESS["cheap"].run(policy, 200, 0)
+        before = policy._seconds.catch_up()
+        for _ in range(8):
+            policy.learn(SpeculationStep(4, (0,), (0,), UNIT, UNIT, 0.0, catching_up=(True,)))
+
+        assert before == policy._seconds.catch_up()
+
     @pytest.mark.parametrize("rate", [0.3, 0.6, 0.9])
     def test_more_expensive_tokens_and_columns_never_lengthen_drafts(
         self, rate: float, monkeypatch: pytest.MonkeyPatch
