@@ -265,6 +265,11 @@ class SpeculationStep:
     nothing; :attr:`draft_seconds` are then not those of drafts. None if it caught up with no row.
     """
 
+    @property
+    def only_catches_up(self) -> bool:
+        """Whether the drafter caught up with a row, and drafted nothing."""
+        return any(self.catching_up or ()) and not any(self.drafted)
+
 
 @runtime_checkable
 class DraftLength(Protocol):

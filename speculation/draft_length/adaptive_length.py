@@ -175,7 +175,7 @@ class AdaptiveLength:
                 return
             self._seconds.learn(outcome, self._gap)
             self._settle(outcome)
-            if any(outcome.catching_up or ()) and not any(outcome.drafted):
+            if outcome.only_catches_up:
                 # The drafter was fed what it lacked: the drafts that were asked for are still to come.
                 return
             if outcome.allowed:

@@ -250,7 +250,7 @@ class StepSeconds:
             self._prices = []
         if not outcome.allowed:
             return
-        if any(outcome.catching_up or ()) and not any(outcome.drafted) and self._catch_up is not None:
+        if outcome.only_catches_up and self._catch_up is not None:
             # A chunk of a prompt: neither drafting nor what catching up a few steps takes.
             return
         if outcome.catching_up and not gap and self._catch_up is not None and self._draft.known:

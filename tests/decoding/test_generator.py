@@ -4,7 +4,7 @@ import asyncio
 import gc
 import inspect
 import time
-from collections.abc import Generator as Items
+from collections.abc import Coroutine, Generator as Items
 from typing import Any
 
 import numpy as np
@@ -42,6 +42,17 @@ class Ends:
 
     def __call__(self, scores: Any, history: Any) -> torch.Tensor:
         return torch.zeros_like(history.length)
+
+
+async def cancelled_thrice(consumer: Coroutine[Any, Any, None]) -> None:
+    """Run *consumer*, and cancel it three times while a thread computes for it."""
+    task = asyncio.create_task(consumer)
+    await asyncio.sleep(0.02)
+    for _ in range(3):
+        task.cancel()
+        await asyncio.sleep(0.005)
+    with pytest.raises(asyncio.CancelledError):
+        await task
 
 
 def counting(**parts: Any) -> Generator:
@@ -367,13 +378,7 @@ class TestAstream:
                 async for _ in generator.astream([1]):
                     pass
 
-            task = asyncio.create_task(consume())
-            await asyncio.sleep(0.02)
-            for _ in range(3):
-                task.cancel()
-                await asyncio.sleep(0.005)
-            with pytest.raises(asyncio.CancelledError):
-                await task
+            await cancelled_thrice(consume())
 
             assert inside == 0
 
@@ -400,13 +405,7 @@ class TestAstream:
                 async for _ in in_thread(source):
                     pass
 
-            task = asyncio.create_task(consume())
-            await asyncio.sleep(0.02)
-            for _ in range(3):
-                task.cancel()
-                await asyncio.sleep(0.005)
-            with pytest.raises(asyncio.CancelledError):
-                await task
+            await cancelled_thrice(consume())
             assert closed
 
         asyncio.run(run())
