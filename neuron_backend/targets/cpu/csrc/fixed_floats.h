@@ -1,4 +1,4 @@
-// Vectors of 4 or 16 float32, whatever the CPU's vectors, loaded from and stored to any dtype.
+// Vectors of 4, 8 or 16 float32, whatever the CPU's vectors, loaded from and stored to any dtype.
 
 #pragma once
 
@@ -23,6 +23,13 @@ struct Fixed<4> {
   using Floats = float __attribute__((vector_size(16)));
   using Bits = uint32_t __attribute__((vector_size(16)));
   using Halves = uint16_t __attribute__((vector_size(8)));
+};
+
+template <>
+struct Fixed<8> {
+  using Floats = float __attribute__((vector_size(32)));
+  using Bits = uint32_t __attribute__((vector_size(32)));
+  using Halves = uint16_t __attribute__((vector_size(16)));
 };
 
 template <>
@@ -56,19 +63,34 @@ inline FixedFloats<COUNT> load_fixed(const c10::BFloat16* p) {
   return (FixedFloats<COUNT>)(__builtin_convertvector(found, typename Fixed<COUNT>::Bits) << 16);
 }
 
+// Numbers in a vector of the CPU. GCC 12 compares longer vectors number by number.
+#ifdef DECODEKIT_AVX512
+constexpr int NATIVE = 16;
+#elif defined(DECODEKIT_AVX2)
+constexpr int NATIVE = 8;
+#else
+constexpr int NATIVE = 4;
+#endif
+
+// store_native: stores a vector of the CPU, or a shorter one; store_fixed: any.
+
 template <int COUNT>
-inline void store_fixed(float* to, FixedFloats<COUNT> values) {
+inline void store_native(float* to, FixedFloats<COUNT> values) {
   std::memcpy(to, &values, sizeof values);
 }
 
 template <int COUNT>
-inline void store_fixed(c10::Half* to, FixedFloats<COUNT> values) {
-#ifdef DECODEKIT_AVX512
+inline void store_native(c10::Half* to, FixedFloats<COUNT> values) {
+#if defined(DECODEKIT_AVX512) || defined(DECODEKIT_AVX2)
   if constexpr (COUNT == 4) {
     _mm_storel_epi64((__m128i*)to, _mm_cvtps_ph((__m128)values, _MM_FROUND_TO_NEAREST_INT));
-  } else {
-    _mm256_storeu_si256((__m256i*)to, _mm512_cvtps_ph((__m512)values, _MM_FROUND_TO_NEAREST_INT));
+  } else if constexpr (COUNT == 8) {
+    _mm_storeu_si128((__m128i*)to, _mm256_cvtps_ph((__m256)values, _MM_FROUND_TO_NEAREST_INT));
   }
+#ifdef DECODEKIT_AVX512
+  if constexpr (COUNT == 16)
+    _mm256_storeu_si256((__m256i*)to, _mm512_cvtps_ph((__m512)values, _MM_FROUND_TO_NEAREST_INT));
+#endif
 #else
   for (int i = 0; i < COUNT; ++i) to[i] = static_cast<c10::Half>(values[i]);
 #endif
@@ -76,7 +98,7 @@ inline void store_fixed(c10::Half* to, FixedFloats<COUNT> values) {
 
 // Rounded to nearest, ties to even, as c10 does.
 template <int COUNT>
-inline void store_fixed(c10::BFloat16* to, FixedFloats<COUNT> values) {
+inline void store_native(c10::BFloat16* to, FixedFloats<COUNT> values) {
   using Bits = typename Fixed<COUNT>::Bits;
   const Bits exact = (Bits)values;
   const Bits rounded = (exact + ((exact >> 16) & 1) + 0x7fff) >> 16;
@@ -85,6 +107,18 @@ inline void store_fixed(c10::BFloat16* to, FixedFloats<COUNT> values) {
   const auto found = __builtin_convertvector(
       (rounded & is_number) | (0x7fc0 & ~is_number), typename Fixed<COUNT>::Halves);
   std::memcpy(to, &found, sizeof found);
+}
+
+template <int COUNT, class T>
+inline void store_fixed(T* to, FixedFloats<COUNT> values) {
+  if constexpr (COUNT > NATIVE) {
+    FixedFloats<COUNT / 2> halves[2];
+    std::memcpy(halves, &values, sizeof values);
+    store_fixed<COUNT / 2>(to, halves[0]);
+    store_fixed<COUNT / 2>(to + COUNT / 2, halves[1]);
+  } else {
+    store_native<COUNT>(to, values);
+  }
 }
 
 // Stores COUNT numbers, 4, 2 or 1.

@@ -61,13 +61,19 @@ struct BlockScales {
   }
 };
 
-// Adds the sums of the COUNT digits of a row to its exact sums: up to 2^53 float64 has every integer.
+// Adds the sums of the COUNT digits of a row to its exact sums, or begins those: up to 2^53 float64 has every integer.
 template <int COUNT>
-inline void add_digits(const int32_t (*found)[LANES], double (&sums)[LANES]) {
+inline void add_digits(const int32_t (*found)[LANES], bool begin, double (&sums)[LANES]) {
   for (int digit = 0; digit < COUNT; ++digit) {
     const double worth = power_of_base(COUNT - 1 - digit);
+    // Not cleared first: GCC 12 clears them by a string instruction, which takes long to start.
+    if (begin && digit == 0) {
 #pragma omp simd
-    for (int n = 0; n < LANES; ++n) sums[n] += found[digit][n] * worth;
+      for (int n = 0; n < LANES; ++n) sums[n] = found[digit][n] * worth;
+    } else {
+#pragma omp simd
+      for (int n = 0; n < LANES; ++n) sums[n] += found[digit][n] * worth;
+    }
   }
 }
 
@@ -105,8 +111,8 @@ void int8_gemm(int64_t rows, const T* x, const uint8_t* weights, const T* scale,
           rows * TERMS, terms, term_sums, in, weights, blocks, in_threads,
           [=](int64_t block, int64_t first, const int32_t (*found)[LANES]) {
             const int64_t row = first / TERMS, count = std::min<int64_t>(most(), rows - row);
-            double sums[most()][LANES] = {};
-            for (int64_t i = 0; i < count; ++i) add_digits<TERMS>(found + i * TERMS, sums[i]);
+            double sums[most()][LANES];
+            for (int64_t i = 0; i < count; ++i) add_digits<TERMS>(found + i * TERMS, true, sums[i]);
             finish(block, row, count, sums);
           });
     });
@@ -126,14 +132,14 @@ void int8_gemm(int64_t rows, const T* x, const uint8_t* weights, const T* scale,
 #pragma omp parallel for schedule(static) if (in_threads)
   for (int64_t block = 0; block < blocks; ++block)
     each_part_of_rows<ROWS>(rows, [=](int64_t first, auto count) {
-      double sums[count()][LANES] = {};
+      double sums[count()][LANES];
       for (int64_t chunk = 0; chunk < chunks; ++chunk) {
         const int64_t begin = chunk * CHUNK, end = std::min(begin + CHUNK, padded);
         alignas(64) int32_t found[count() * COUNT][LANES];
         block_sums<count() * COUNT>(
             digits + (first * padded + begin * count()) * COUNT, starts + (first * chunks + chunk * count()) * COUNT,
             weights + (block * padded + begin) * LANES, (end - begin) / QUAD, first == 0 ? AHEAD : 0, found);
-        for (int row = 0; row < count(); ++row) add_digits<COUNT>(found + row * COUNT, sums[row]);
+        for (int row = 0; row < count(); ++row) add_digits<COUNT>(found + row * COUNT, chunk == 0, sums[row]);
       }
       finish(block, first, count(), sums);
     });

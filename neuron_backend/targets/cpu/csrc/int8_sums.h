@@ -86,7 +86,7 @@ __attribute__((noinline)) void block_sums_at(
       to[0] = _mm256_add_epi32(to[0], _mm256_madd_epi16(odd[0], by_odd));
       to[1] = _mm256_add_epi32(to[1], _mm256_madd_epi16(odd[1], by_odd));
       // Otherwise GCC 12 reads the inputs of all digits first, and keeps sums in memory.
-      asm("" : "+x"(to[0]), "+x"(to[1]));
+      asm volatile("" ::: "memory");
     };
     (add(I, sum[I]), ...);
   }
