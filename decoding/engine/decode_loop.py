@@ -37,29 +37,29 @@ The function is called after the outputs were delivered, so that an exception in
 """
 
 Failed: TypeAlias = Callable[[ActiveRequest, Exception], None]
-"""What is told of a request whose part raised; it may raise the exception, which then ends the step."""
+"""Called with a request and the exception of one of its parts; may raise it, which ends the step."""
 
 
 def raise_it(request: ActiveRequest, error: Exception) -> None:
-    """Let the exception of a part end the step, which may be repeated."""
+    """Raise the exception of a part, which ends the step; the step may be repeated."""
     raise error
 
 
 @attrs.define(eq=False)
 class _Plan:
-    """What stays the same from step to step, until a request joins, pauses or leaves, or a row ends."""
+    """What is constant between steps until a request joins, pauses, leaves or fails, or a row ends."""
 
     requests: list[ActiveRequest]
-    """Those that take part."""
+    """Those that take part in the step."""
 
     active: list[int]
-    """Their active rows, numbered within the table."""
+    """Numbers of their active rows in the table."""
 
     need: Tensor
-    """1 for each active row, ``[rows]``."""
+    """Columns to score without a draft, ``[rows]``: 1 in active rows, otherwise 0."""
 
     alone: bool
-    """Whether the table is that of one request."""
+    """Whether one request has all rows of the table."""
 
     on_device: bool
     """Whether the device can sample for all of them."""
@@ -68,16 +68,16 @@ class _Plan:
     """Whether a request has a drafter."""
 
     feed: Callable[..., Fed]
-    """As :meth:`~..token_feeder.TokenFeeder.feed`."""
+    """:meth:`~..token_feeder.TokenFeeder.feed`, or that of :class:`.overlap.Overlap`."""
 
     merged: list[list[ActiveRequest]]
-    """Requests that may sample together."""
+    """Groups of requests that may be sampled in one call."""
 
     unfed: list[int]
-    """Those of the active rows that were in no forward yet."""
+    """Active rows of requests that have not been fed yet."""
 
     begun: bool = False
-    """Whether a row has its first token."""
+    """Whether a row has a new token; until then, forwards count as prefill."""
 
 
 @attrs.define(eq=False)
@@ -108,8 +108,8 @@ class DecodeLoop:
 
     failed: Failed = raise_it
     """
-    Told of a request whose own part raised. If it returns, that request takes part in no further step,
-    and the others go on.
+    Called when a part of a request raises. If it returns, the request takes part in no further step, and
+    the others continue.
     """
 
     requests: list[ActiveRequest] = attrs.field(factory=list, init=False)
@@ -122,7 +122,7 @@ class DecodeLoop:
     """Tokens of each row's prompt."""
 
     _plan: _Plan | None = attrs.field(default=None, init=False, repr=False)
-    """None where the next step has to make one."""
+    """The plan of the next step; None if it must be made again."""
 
     was_ahead: bool = attrs.field(default=False, init=False)
     """Whether the forward of the newest step was queued in the step before."""
@@ -137,11 +137,11 @@ class DecodeLoop:
 
     @_shares_device.default
     def _device_may_be_shared(self) -> bool:
-        # While one request has another chain the host samples for all, and rounds other sums than the device:
-        # a text would depend on its neighbours, where otherwise nothing makes it do so. The logits of such a
-        # decoder are in the host's memory.
+        # While one request has another chain, the host samples for all, and it rounds differently than the
+        # device. The texts of a bit-exact decoder, otherwise independent of neighbours, would depend on them.
+        # The logits of such a decoder are in host memory anyway.
         exact = isinstance(self.feeder, Slots) and self.feeder.bit_exact
-        # With one program for all tokens, likewise, which one it is.
+        # With one program for all tokens, sampling must not change between host and device either.
         return not exact and not self.exact_width
 
     @_overlap.default
@@ -149,7 +149,7 @@ class DecodeLoop:
         return Overlap.of(self.feeder)
 
     def __attrs_post_init__(self) -> None:
-        """Read the table as lists, which for a few numbers are quicker than tensors."""
+        """Copy lengths to lists, which are faster than tensors for a few numbers."""
         self._length, self._prompt = self.history.length[:, 0].tolist(), self.history.prompt.tolist()
 
     @classmethod
@@ -165,9 +165,9 @@ class DecodeLoop:
     ) -> "DecodeLoop":
         """A table over all rows of the decoder, all of them free."""
         shape = feeder.shape
-        # Not inference tensors, in any mode of the caller: later steps write to them.
+        # Even if the caller is in inference mode: later steps write to these tensors outside of it.
         with torch.inference_mode(False):
-            # A free row has one token, so that every part finds a valid history.
+            # A free row has one token, so that parts get a valid history.
             one = torch.ones(shape.batch_size, dtype=torch.int64)
             ids = torch.zeros(shape.batch_size, 1, shape.max_length + 1, dtype=torch.int64)
             history = History(ids, one[:, None], one, torch.zeros_like(one))
@@ -216,7 +216,7 @@ class DecodeLoop:
         self._plan = None
 
     def pause(self, request: ActiveRequest, paused: bool = True) -> None:
-        """Leave *request* as it is in the steps that follow, or, if not *paused*, go on with it."""
+        """Leave *request* out of the following steps, or take it back in if *paused* is False."""
         request.paused = paused
         self._plan = None
 
@@ -233,14 +233,14 @@ class DecodeLoop:
             drafts: Whether drafters are asked.
 
         Returns:
-            The requests that accepted a step, since all of their active rows were scored.
+            The requests that accepted a step: those whose active rows were all scored.
         """
         plan = self._plan
         if plan is None:
             plan = self._plan = self._planned()
         if not plan.requests:
             return []
-        # Not the same array again: a part may keep a reference.
+        # A new array each step, since a part may keep a reference to it.
         length = np.array(self._length)
         now = self.history.at(torch.from_numpy(length[:, None]))
         asked: list[Asked | None] | None = None
@@ -298,7 +298,7 @@ class DecodeLoop:
         length: Ints,
         most: int | None,
     ) -> list[Accepted | None]:
-        """Feed the active rows; what each request accepts, None where one has to wait."""
+        """Feed the active rows; what each request accepts, None if its rows are not scored or it failed."""
         requests = plan.requests
         drafts = (
             [request.empty_draft for request in requests]
@@ -330,7 +330,7 @@ class DecodeLoop:
     def _sampled_together(
         self, plan: _Plan, drafts: Sequence[Draft], seen: History, fed: Fed
     ) -> dict[int, Tensor]:
-        """The tokens of requests that sample in one call, by their identity."""
+        """The tokens of requests that are sampled in one call, by the request's ``id``."""
         own = {id(request): draft for request, draft in zip(plan.requests, drafts, strict=True)}
         with self.timers.phase("sample"):
             return sample_together(plan.merged, own, seen, fed)
@@ -348,13 +348,13 @@ class DecodeLoop:
         """
         What *request* accepts; None if one of its parts raised.
 
-        Its *own* draft is given, and the tokens *chosen* already, if they were sampled with others'.
+        *own* is its draft; *chosen* are its tokens if they were sampled together with others', else None.
         """
         run, rows, raw = request.run, request.rows, fed.raw
         try:
             if alone:
                 return run.accept(fed.chosen, raw, seen, now, own, request.active)
-            # A run must not see the columns of others' longer drafts.
+            # Without the columns of other requests' longer drafts.
             columns, window = 1 + own.ids.shape[1], seen.rows(rows)
             raw = Scores(lambda: fed.logits[rows, :columns])
             if fed.chosen is not None:
@@ -375,7 +375,12 @@ class DecodeLoop:
     def _fed(
         self, plan: _Plan, now: History, length: Ints, draft: Draft, most: int | None, sample: bool
     ) -> tuple[History, Fed]:
-        """Feed the tokens and the *draft* of the active rows; and the tokens before each scored column."""
+        """
+        Feed the tokens and the *draft* of the active rows.
+
+        Returns:
+            The tokens before each scored column, and the result of the forward.
+        """
         feeder, statistics = self.feeder, self.timers.statistics
         begun = plan.begun = plan.begun or any(self._length[row] > self._prompt[row] for row in plan.active)
         forwards, columns, tokens = feeder.forwards, feeder.columns, feeder.tokens
@@ -396,7 +401,7 @@ class DecodeLoop:
         statistics.forwards += feeder.forwards - forwards
         statistics.tokens_fed += feeder.tokens - tokens
         if feeder.row_seconds > row_seconds and begun:
-            # Prompts that are fed beside rows that decode.
+            # Forwards of one row and copies of rows, for prompts that are fed while other rows decode.
             prefill = feeder.row_seconds - row_seconds
             statistics.seconds["target"] -= prefill
             statistics.seconds["prefill"] = statistics.seconds.get("prefill", 0.0) + prefill
@@ -416,7 +421,7 @@ class DecodeLoop:
         return seen, fed
 
     def _reused(self, rows: Sequence[int], now: History, length: Ints) -> dict[int, int]:
-        """Tokens of each of *rows* that the cache holds and that are not fed again for their logits."""
+        """Tokens of each of *rows* that are in the cache and need not be fed, by row."""
         missing = self.feeder.missing(now, torch.from_numpy(length)).tolist()
         return {row: int(length[row]) - max(missing[row], 1) for row in rows}
 
@@ -434,7 +439,7 @@ class DecodeLoop:
         accepted: Sequence[Accepted | None],
         seconds: dict[str, float],
     ) -> list[StepResult]:
-        """Note what the requests accepted, and say it."""
+        """Record what the requests accepted; the results of the step."""
         results: list[StepResult] = []
         lessons = {} if asked is None else self._lessons(plan, asked, accepted)
         drafts = [each.draft.ids for each in asked or () if each is not None] if lessons else []
@@ -456,7 +461,7 @@ class DecodeLoop:
     def _lessons(
         self, plan: _Plan, asked: Sequence[Asked | None], accepted: Sequence[Accepted | None]
     ) -> dict[int, StepOutcome]:
-        """What policies are to learn, by the number of the last request that shares one."""
+        """The outcome for each draft length policy, by the number of the last request that shares it."""
         found: dict[int, tuple[int, StepOutcome]] = {}
         for number, request in enumerate(plan.requests):
             drafting, question, answer = request.run.drafting, asked[number], accepted[number]
@@ -470,11 +475,11 @@ class DecodeLoop:
 
 
 def _nothing() -> None:
-    """Report nothing, where no drafter was asked."""
+    """Do nothing: no drafter was asked."""
 
 
 def _side_by_side(requests: Sequence[ActiveRequest], drafts: Sequence[Draft], rows: int) -> Draft:
-    """The draft ids of all requests, each in its own *rows* of the table."""
+    """The drafts of all requests as one draft of a table of so many *rows*."""
     ids = torch.full((rows, max(draft.ids.shape[1] for draft in drafts)), -1)
     for request, draft in zip(requests, drafts, strict=True):
         ids[request.rows, : draft.ids.shape[1]] = draft.ids

@@ -47,10 +47,12 @@ class AdaptiveLength:
     left, and a text that begins to repeat itself is noticed within four steps. In a batch whose draft tokens
     cost time, rows with weak evidence do not draft while others do.
 
-    Of other drafters the loss is bounded too. A length is not used while it could lose more than
-    is left of *allowance*, which only gains of speculation refill. What a trial could lose must
-    have been saved from *share* of the time. (The draft model's prefill of a first prompt comes on
-    top.)
+    The loss of other drafters is bounded too. A length is used only while its price is at most the rest of
+    *allowance*, which only gains of speculation refill. A trial is made once its price has been saved from
+    *share* of the time. A draft length that cannot pay as far as is known, even if all of its tokens are
+    accepted, is not tried; where that holds for every length, the shortest is tried once twice its price
+    has been saved, since it may cost less by now. (The draft model's prefill of a first prompt is not
+    included.)
 
     Learned statistics persist between runs; a copy starts without them. Share one instance between
     generators of the same target and drafter only. Under
@@ -236,7 +238,11 @@ class AdaptiveLength:
         return seconds / self._seconds.verify(0) - 1
 
     def _trials(self, rows: int, delayed: int) -> Iterator[int]:
-        """The lengths that a trial may have: those that can be saved for, and could pay."""
+        """
+        The lengths that a trial may have: those whose price can be saved, and that could pay.
+
+        If there are none, the shortest once twice its price has been saved.
+        """
         could_pay = False
         for length in range(1, self.most + 1):
             price = self._least_price(length)
@@ -244,7 +250,7 @@ class AdaptiveLength:
                 could_pay = True
                 yield length
         if not could_pay and self._savings >= 2 * self._least_price(1):
-            # Rarely: the only way to learn that the price has fallen.
+            # No other step shows whether the price has fallen. Twice the price, so that it is rare.
             yield 1
 
     def _least_price(self, length: int) -> float:
@@ -252,7 +258,7 @@ class AdaptiveLength:
         return self._price(length) - self._seconds.doubt(length) / self._seconds.verify(0)
 
     def _most_savings(self) -> float:
-        """Limit of the savings: the shortest draft is affordable at some time, even twice."""
+        """Limit of the savings: at least twice the price of the shortest draft, for :meth:`_trials`."""
         return max(self.allowance / 4, 2 * self._price(1))
 
     def _affordable(self, length: int) -> bool:
