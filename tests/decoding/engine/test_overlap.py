@@ -467,17 +467,52 @@ class TestTable:
         first, second = self.joined(loop, 0, [1, 2, 3], 0), self.joined(loop, 1, [5], 1)
         found = self.advance(loop, 3)
         forwards = sum(kind == "queue" for kind, _ in decoder.log)
-        steps = 0
+        steps = beside = 0
         while len(found[second]) < 11:
-            loop.pause(second, steps % 2 == 0)
-            for request, ids in self.advance(loop, 1).items():
+            loop.pause(second, steps % 3 == 0)
+            step = self.advance(loop, 1)
+            for request, ids in step.items():
                 found[request] += ids
-            steps += 1
+            steps, beside = steps + 1, beside + (len(step) == 2)
         alone = self.alone(Greedy(), [1, 2, 3], 0)
 
         assert alone[: len(found[first])] == found[first]
         assert self.alone(Greedy(), [5], 1)[:11] == found[second]
         assert sum(kind == "queue" for kind, _ in decoder.log) - forwards <= steps + 1
+        # One step reads what is ahead of the first alone, and the next one feeds both.
+        assert 3 <= beside
+
+    @every_sampler
+    @pytest.mark.parametrize("beside", [True, False])
+    def test_a_request_waits_until_all_its_rows_are_sampled(self, sampler: Sampler, beside: bool) -> None:
+        """Where the forward that is ahead feeds one of its two rows: neither takes a token from it."""
+        decoder = queueing(sampler)
+        loop = self.table(decoder)
+        one = generator(decoder)
+        run = begin_run(one.parts, loop.feeder, 2, Timers(Statistics()))
+        pair = loop.join(run, one._history([[1, 2, 3], [5]], [7, 8]), 1)
+        other = self.joined(loop, 0, [4] * 3, 9) if beside else None
+        found: dict[tuple[ActiveRequest, int], list[int]] = {}
+
+        def advance(steps: int) -> set[ActiveRequest]:
+            told = set()
+            for request, outputs, _ in (result for _ in range(steps) for result in loop.step()):
+                told.add(request)
+                for output in outputs:
+                    found.setdefault((request, output.row), []).extend(output.ids)
+            return told
+
+        advance(4)
+        assert loop._overlap is not None
+        loop._overlap.forget([2])
+        waits = advance(1)
+        advance(12)
+
+        assert ({other} if beside else set()) == waits
+        assert self.alone(sampler, [1, 2, 3], 7) == found[pair, 0]
+        assert self.alone(sampler, [5], 8) == found[pair, 1]
+        if other is not None:
+            assert self.alone(sampler, [4] * 3, 9) == found[other, 0]
 
     def test_scores_are_read_by_one(self) -> None:
         """While it is there no forward is ahead; the device samples for both all the same."""

@@ -1,8 +1,13 @@
 """How many columns of a prompt a step beside rows that decode takes."""
 
 import pytest
+import torch
 
+from decodekit.decoding import Batcher, Generator, Greedy, MaxNewTokens
 from decodekit.decoding.serving.prefill_pace import PrefillPace
+from decodekit.processors import TopK
+
+from ..engine.queueing_decoder import QueueingDecoder
 
 
 @pytest.fixture
@@ -50,3 +55,26 @@ def test_a_first_step_of_padding_says_nothing(pace: PrefillPace) -> None:
     pace.learn(64, 0.01, whole=False)
 
     assert 8 == pace.columns
+
+
+def test_nothing_is_learned_from_a_forward_that_was_queued(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its step only reads the sample, which takes no time where the device is done."""
+    learned: list[int] = []
+    monkeypatch.setattr(PrefillPace, "learn", lambda self, width, seconds, whole=True: learned.append(width))
+    chain, sampler = TopK(3), Greedy()
+    decoder = QueueingDecoder(
+        2 * torch.eye(9), batch_size=2, max_length=48, processors=chain, sampler=sampler
+    )
+    generator = Generator(decoder, processors=chain, sampler=sampler, stop=MaxNewTokens(20))
+    batcher, parts = Batcher(decoder), generator.parts
+    batcher.submit(parts, [1])
+    for _ in range(4):
+        batcher.step()
+    assert 3 < decoder.fed_unread
+    assert [] == learned
+    batcher.submit(parts, [2] * 40)
+    for _ in range(5):
+        batcher.step()
+
+    # The forward that is ahead is read first; then the prompt is fed beside the row that decodes.
+    assert [16, 16, 16] == learned
