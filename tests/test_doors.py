@@ -70,20 +70,30 @@ def arrows(module: str) -> Iterator[str]:
     """The modules that *module* imports, or takes names from."""
     package = module.split(".")[:-1]
     for node in ast.walk(ast.parse(MODULES[module].read_text())):
-        if not isinstance(node, ast.ImportFrom):
-            continue
-        if node.level:
-            base = package[: len(package) - node.level + 1]
-        elif (node.module or "").split(".")[0] == "decodekit":
-            base = []
-        else:
-            continue
-        below = (node.module or "").removeprefix("decodekit").strip(".") if not node.level else node.module
-        origin = ".".join([*base, below] if below else base)
-        for alias in node.names:
-            found = home_of(f"{origin}.{alias.name}".lstrip(".")) or home_of(origin)
+        for names in imported(node, package):
+            found = next(filter(None, map(home_of, names)), None)
             if found is not None and found != module:
                 yield found
+
+
+def imported(node: ast.AST, package: list[str]) -> Iterator[tuple[str, ...]]:
+    """For each import in *node*, the names below ``decodekit`` that may be its module, the likelier first."""
+    if isinstance(node, ast.Import):
+        for alias in node.names:
+            top, _, below = alias.name.partition(".")
+            if top == "decodekit":
+                yield (below,)
+    if isinstance(node, ast.ImportFrom):
+        below = node.module or ""
+        if node.level:
+            base = package[: len(package) - node.level + 1]
+        elif below.split(".")[0] == "decodekit":
+            base, below = [], below.removeprefix("decodekit").strip(".")
+        else:
+            return
+        origin = ".".join([*base, below] if below else base)
+        for alias in node.names:
+            yield f"{origin}.{alias.name}".lstrip("."), origin
 
 
 GRAPH = {module: sorted(set(arrows(module))) for module in MODULES}
@@ -143,6 +153,31 @@ def test_imports_count_wherever_they_stand() -> None:
     assert "decoding.generator" in GRAPH["decoding.__init__"]
     assert "decoding.sampling.noise" in GRAPH["decoding.generator"]
     assert "neuron_backend.__init__" in GRAPH["pretrained.from_files"]
+
+
+@pytest.mark.parametrize(
+    ("statement", "names"),
+    [
+        ("import decodekit.decoding.history", [("decoding.history",)]),
+        (
+            "import torch, decodekit.processors as p, decodekit.streaming",
+            [("processors",), ("streaming",)],
+        ),
+        (
+            "from decodekit.decoding import history",
+            [("decoding.history", "decoding")],
+        ),
+        ("from .noise import Noise", [("decoding.sampling.noise.Noise", "decoding.sampling.noise")]),
+        ("from .. import trees, scores", [("decoding.trees", "decoding"), ("decoding.scores", "decoding")]),
+        ("import torch.decodekit", []),
+        ("from decodekit_other import x", []),
+    ],
+)
+def test_every_form_of_an_import_counts(statement: str, names: list[tuple[str, ...]]) -> None:
+    """Absolute and relative, of modules and of names, several at once; of this package alone."""
+    (node,) = ast.parse(statement).body
+
+    assert names == list(imported(node, ["decoding", "sampling"]))
 
 
 @pytest.mark.parametrize("package", PACKAGES)
