@@ -65,6 +65,21 @@ def test_repr_says_which_programs_use_which_kernels(llama: CompiledDecoder) -> N
     assert repr_of.format(listed) == repr(llama)
 
 
+def test_html_is_a_table_of_the_same(llama: CompiledDecoder) -> None:
+    """For notebooks; kernels are named by their target, and escaped."""
+    with_programs(llama, {1: ("<own>", True), 5: ("<own>", True), 16: ("<own>", True)})
+    fields = {
+        "target": "eager",
+        "batch_size": 2,
+        "max_length": 64,
+        "widths": "(1, 5, 16)",
+        "kernels": "&lt;own&gt;",
+    }
+    rows = "".join(f"<tr><th>{name}</th><td>{value}</td></tr>" for name, value in fields.items())
+
+    assert f"<b>CompiledDecoder</b><table>{rows}</table>" == llama._repr_html_()
+
+
 @pytest.mark.parametrize("exact", [True, False])
 def test_statistics_say_what_the_decoder_says(llama: CompiledDecoder, exact: bool) -> None:
     """Of the target."""

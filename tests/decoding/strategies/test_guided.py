@@ -29,6 +29,7 @@ from decodekit.speculation import (
     SuffixAutomaton,
     Tree,
 )
+from decodekit.testing import ScriptedDecoder
 
 from ...strategies import examples
 from ..engine.requests import check_table
@@ -105,6 +106,27 @@ def test_one_forward_of_both_sides_a_token() -> None:
     assert plain.statistics.forwards == guided.statistics.forwards == len(decoder.forwards)
     assert 4 * 8 == guided.statistics.columns
     assert 0 == guided.statistics.padding
+
+
+class Advising(ScriptedDecoder):
+    """A decoder of another toolkit, with a setting of its own."""
+
+    def advise_width(self, columns: int) -> str:
+        """That setting."""
+        return f"Set speculation_length={columns}"
+
+
+@pytest.mark.parametrize(
+    ("decoder", "advice"),
+    [(ScriptedDecoder, "Compile it with 9 among its widths"), (Advising, "Set speculation_length=9")],
+)
+def test_advice_on_widths_is_that_of_its_decoder(decoder: type[ScriptedDecoder], advice: str) -> None:
+    """A draft that is too long is refused with what the decoder says of it."""
+    guided = Guided(decoder(NEAR, batch_size=2, widths=(1, 5)), 1.5)
+
+    assert advice == guided.advise_width(9)
+    with pytest.raises(ValueError, match=f"columns that the decoder scores: got 8. {advice}"):
+        Generator(guided, drafter=PromptLookup(), num_draft_tokens=8)
 
 
 @pytest.mark.parametrize("seed", range(examples(30)))
