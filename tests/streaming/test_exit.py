@@ -79,8 +79,8 @@ threading.Thread(target=read).start()
     "an interrupt of a reader": """
 events = EventIterator(capacity=3)
 in_a_thread(events)
-threading.Timer(0.1, lambda: os.kill(os.getpid(), signal.SIGINT)).start()
 try:
+    threading.Timer(0.1, lambda: os.kill(os.getpid(), signal.SIGINT)).start()
     for _ in events:
         pass
 except KeyboardInterrupt:
@@ -92,8 +92,8 @@ def interrupt(*_):
     raise KeyboardInterrupt
 signal.signal(signal.SIGALRM, interrupt)
 for i in range(150):
-    signal.setitimer(signal.ITIMER_REAL, 0.002 + i * 0.00004)
     try:
+        signal.setitimer(signal.ITIMER_REAL, 0.002 + i * 0.00004)
         for event in generator.stream([1]):
             pass
     except KeyboardInterrupt:

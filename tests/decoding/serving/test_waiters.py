@@ -57,9 +57,15 @@ def test_what_is_ready_does_not_wait() -> None:
     """Nor anything longer than it is told."""
     waiters, ready, never = Waiters(), Counts(), Counts()
     ready.true = True
-    waiters.wait(ready, 60.0)
-    waiters.wait(never, 0.001)
+    threads = [
+        threading.Thread(target=waiters.wait, args=waits, daemon=True)
+        for waits in ((ready, 600.0), (never, 0.001))
+    ]
+    for thread in threads:
+        thread.start()
+        thread.join(60)
 
+    assert [False, False] == [thread.is_alive() for thread in threads]
     assert (1, 1) == (ready.asked, never.asked)
 
 

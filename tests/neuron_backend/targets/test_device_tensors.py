@@ -36,6 +36,8 @@ class TestCopyTo:
         """It cannot be looked up any more."""
         tensor = torch.ones(2)
         copy_to(META, tensor)
+        # Tensors of other tests, in cycles, must not be freed with this one.
+        gc.collect()
         kept = len(placement_module._COPIES[META])
         del tensor
         gc.collect()
