@@ -11,7 +11,6 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from ..cache.slots import Slots
 from ..history import History
 from ..protocols import Draft
 from ..results.events import StepOutput
@@ -22,9 +21,10 @@ from ..trees import tree_window
 from .active_request import ActiveRequest
 from .asking import ask
 from .drafting import Asked, StepOutcome
-from .merged_sampling import mergeable, sample_together
+from .merged_sampling import sample_together
 from .overlap import Overlap
 from .run import Accepted, Run
+from .step_plan import StepPlan, device_may_be_shared, plan_step
 from .windows import chain_window
 
 Ints = NDArray[np.int64]
@@ -43,41 +43,6 @@ Failed: TypeAlias = Callable[[ActiveRequest, Exception], None]
 def raise_it(request: ActiveRequest, error: Exception) -> None:
     """Raise the exception of a part, which ends the step; the step may be repeated."""
     raise error
-
-
-@attrs.define(eq=False)
-class _Plan:
-    """What is constant between steps until a request joins, pauses, leaves or fails, or a row ends."""
-
-    requests: list[ActiveRequest]
-    """Those that take part in the step."""
-
-    active: list[int]
-    """Numbers of their active rows in the table."""
-
-    need: Tensor
-    """Columns to score without a draft, ``[rows]``: 1 in active rows, otherwise 0."""
-
-    alone: bool
-    """Whether one request has all rows of the table."""
-
-    on_device: bool
-    """Whether the device can sample for all of them."""
-
-    may_draft: bool
-    """Whether a request has a drafter."""
-
-    feed: Callable[..., Fed]
-    """:meth:`~..token_feeder.TokenFeeder.feed`, or that of :class:`.overlap.Overlap`."""
-
-    merged: list[list[ActiveRequest]]
-    """Groups of requests that may be sampled in one call."""
-
-    unfed: list[int]
-    """Active rows of requests that have not been fed yet."""
-
-    begun: bool = False
-    """Whether a row has a new token; until then, forwards count as prefill."""
 
 
 @attrs.define(eq=False)
@@ -121,7 +86,7 @@ class DecodeLoop:
     _prompt: list[int] = attrs.field(init=False, repr=False)
     """Tokens of each row's prompt."""
 
-    _plan: _Plan | None = attrs.field(default=None, init=False, repr=False)
+    _plan: StepPlan | None = attrs.field(default=None, init=False, repr=False)
     """The plan of the next step; None if it must be made again."""
 
     was_ahead: bool = attrs.field(default=False, init=False)
@@ -137,12 +102,7 @@ class DecodeLoop:
 
     @_shares_device.default
     def _device_may_be_shared(self) -> bool:
-        # While one request has another chain, the host samples for all, and it rounds differently than the
-        # device. The texts of a bit-exact decoder, otherwise independent of neighbours, would depend on them.
-        # The logits of such a decoder are in host memory anyway.
-        exact = isinstance(self.feeder, Slots) and self.feeder.bit_exact
-        # With one program for all tokens, sampling must not change between host and device either.
-        return not exact and not self.exact_width
+        return device_may_be_shared(self.feeder, self.exact_width)
 
     @_overlap.default
     def _overlap_of_the_feeder(self) -> Overlap | None:
@@ -237,7 +197,9 @@ class DecodeLoop:
         """
         plan = self._plan
         if plan is None:
-            plan = self._plan = self._planned()
+            plan = self._plan = plan_step(
+                self.requests, len(self._length), self.feeder, self._overlap, self._shares_device
+            )
         if not plan.requests:
             return []
         # A new array each step, since a part may keep a reference to it.
@@ -260,27 +222,6 @@ class DecodeLoop:
                 clock.leave_out(self.feeder.row_seconds - row_seconds)
         return self._advanced(plan, asked, accepted, {} if clock is None else clock.read())
 
-    def _planned(self) -> _Plan:
-        requests = [
-            request
-            for request in self.requests
-            if request.active and not request.paused and not request.failed
-        ]
-        active = [row for request in requests for row in request.table_rows()]
-        need = torch.zeros(len(self._length), dtype=torch.int64)
-        need[active] = 1
-        alone = len(self.requests) == 1 and self.requests[0].num_rows == len(self._length)
-        on_device = (alone or self._shares_device) and all(
-            request.run.on_device and (alone or request.run.pipeline.row_independent) for request in requests
-        )
-        may_draft = any(request.run.drafting is not None for request in requests)
-        runs_ahead = on_device and all(request.runs_ahead for request in requests)
-        overlap = self._overlap if runs_ahead else None
-        feed = self.feeder.feed if overlap is None else overlap.feed
-        unfed = [row for request in requests if not request.fed for row in request.table_rows()]
-        merged = [] if alone else mergeable(requests)
-        return _Plan(requests, active, need, alone, on_device, may_draft, feed, merged, unfed)
-
     def _write(self, rows: slice, history: History) -> None:
         """Copy the prompts of a request into the table."""
         reach = int(history.length.max())
@@ -292,7 +233,7 @@ class DecodeLoop:
 
     def _scored(
         self,
-        plan: _Plan,
+        plan: StepPlan,
         asked: Sequence[Asked | None] | None,
         now: History,
         length: Ints,
@@ -328,7 +269,7 @@ class DecodeLoop:
             self.feeder.logits_in_use = False
 
     def _sampled_together(
-        self, plan: _Plan, drafts: Sequence[Draft], seen: History, fed: Fed
+        self, plan: StepPlan, drafts: Sequence[Draft], seen: History, fed: Fed
     ) -> dict[int, Tensor]:
         """The tokens of requests that are sampled in one call, by the request's ``id``."""
         own = {id(request): draft for request, draft in zip(plan.requests, drafts, strict=True)}
@@ -373,7 +314,7 @@ class DecodeLoop:
         request.failed, self._plan = True, None
 
     def _fed(
-        self, plan: _Plan, now: History, length: Ints, draft: Draft, most: int | None, sample: bool
+        self, plan: StepPlan, now: History, length: Ints, draft: Draft, most: int | None, sample: bool
     ) -> tuple[History, Fed]:
         """
         Feed the tokens and the *draft* of the active rows.
@@ -434,7 +375,7 @@ class DecodeLoop:
 
     def _advanced(
         self,
-        plan: _Plan,
+        plan: StepPlan,
         asked: Sequence[Asked | None] | None,
         accepted: Sequence[Accepted | None],
         seconds: dict[str, float],
@@ -459,7 +400,7 @@ class DecodeLoop:
         return results
 
     def _lessons(
-        self, plan: _Plan, asked: Sequence[Asked | None], accepted: Sequence[Accepted | None]
+        self, plan: StepPlan, asked: Sequence[Asked | None], accepted: Sequence[Accepted | None]
     ) -> dict[int, StepOutcome]:
         """The outcome for each draft length policy, by the number of the last request that shares it."""
         found: dict[int, tuple[int, StepOutcome]] = {}
