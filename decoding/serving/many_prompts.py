@@ -10,6 +10,7 @@ from ..optional_protocols import NumbersRows, is_row_independent, runs_foreign_c
 from ..results.events import Event, EventStream
 from ..results.logprobs import Logprobs
 from ..results.timers import Timers
+from ..text.per_tokenizer import tokenizers_unchanged
 from ..token_feeder import TokenFeeder
 from .batched_request import BatchedRequest
 from .prefill_pace import PrefillPace
@@ -48,7 +49,8 @@ def events_of_many(
     widths = feeder.row_widths or feeder.shape.widths
     # All have the same priority, so that the order is that of the prompts.
     table = RequestTable(feeder, timers, PrefillPace(widths, widths[-1]), WaitingLine(1.0), exact_width)
-    table.waiting.requests += _requests(parts, feeder, history, timers, logprobs)
+    with tokenizers_unchanged():
+        table.waiting.requests += _requests(parts, feeder, history, timers, logprobs)
     return _events(table, parts, timers)
 
 

@@ -11,6 +11,7 @@ from ..results.logprobs import Logprobs
 from ..results.statistics import Statistics
 from ..results.timers import Timers
 from ..sampling import noise
+from ..text.per_tokenizer import tokenizers_unchanged
 from ..token_feeder import TokenFeeder
 from ..validation import as_real, is_whole, stream_numbers
 from .batched_request import BatchedRequest
@@ -47,6 +48,7 @@ class RequestOptions:
         if self.pin is not None and not isinstance(self.pin, RowPin):
             raise TypeError(f"'pin' must be a RowPin, or None: got {self.pin!r}")
 
+    @tokenizers_unchanged()
     def requests(
         self,
         parts: Parts,

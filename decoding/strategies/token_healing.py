@@ -12,6 +12,7 @@ from ..results.events import EventStream
 from ..results.generation import Generation
 from ..results.logprobs import Logprobs
 from ..text.detokenizer import Detokenizer
+from ..text.per_tokenizer import tokenizers_unchanged
 from ..text.piece_index import PieceIndex
 from ..validation import is_whole
 
@@ -136,6 +137,7 @@ class TokenHealing:
         events = generator.stream([prompt.ids for prompt in healed], random_streams, logprobs, num_samples)
         return _without(events, shown)
 
+    @tokenizers_unchanged()
     def _begin(self, prompts: Any, num_samples: int) -> tuple[list[HealedPrompt], list[int], Generator]:
         """The prompts, the number of characters of each row that are not shown, and their generator."""
         given = self.generator

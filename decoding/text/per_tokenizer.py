@@ -1,8 +1,10 @@
 """A cache with one value per tokenizer."""
 
+import contextlib
 import threading
 import weakref
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Iterator
+from contextvars import ContextVar
 from typing import Any, Generic, TypeVar
 
 import attrs
@@ -10,6 +12,37 @@ import attrs
 from ..fork_safe_lock import fork_safe_lock
 
 T = TypeVar("T")
+
+# By the id of each tokenizer: itself, so that the id is not reused, and its fingerprint.
+_EXAMINED: ContextVar[dict[int, tuple[Any, Hashable]] | None] = ContextVar("_EXAMINED", default=None)
+
+
+@contextlib.contextmanager
+def tokenizers_unchanged() -> Iterator[None]:
+    """
+    A block of one thread in which no tokenizer changes: each is examined for changes once.
+
+    An examination reads all added tokens, which takes as long as a step of a small model where there are
+    some hundred. No generator may yield from the block to its consumer.
+    """
+    if _EXAMINED.get() is not None:
+        yield
+        return
+    token = _EXAMINED.set({})
+    try:
+        yield
+    finally:
+        _EXAMINED.reset(token)
+
+
+def _examined(tokenizer: Any) -> Hashable:
+    """The fingerprint of *tokenizer*; in a block without changes that of its first examination."""
+    known = _EXAMINED.get()
+    if known is None:
+        return _fingerprint(tokenizer)
+    if id(tokenizer) not in known:
+        known[id(tokenizer)] = tokenizer, _fingerprint(tokenizer)
+    return known[id(tokenizer)][1]
 
 
 def _fingerprint(tokenizer: Any) -> Hashable:
@@ -43,7 +76,7 @@ class PerTokenizer(Generic[T]):
 
     def of(self, tokenizer: Any) -> T:
         """The value for *tokenizer*."""
-        fingerprint = _fingerprint(tokenizer)
+        fingerprint = _examined(tokenizer)
         if fingerprint is None:
             return self.make(tokenizer)
         key = id(tokenizer)

@@ -5,6 +5,8 @@ from typing import Any, Protocol
 
 import attrs
 
+from .per_tokenizer import PerTokenizer
+
 
 class Tokenizer(Protocol):
     """The part of a Hugging Face tokenizer, fast or slow, that detokenization needs."""
@@ -62,10 +64,21 @@ def decoder_steps(tokenizer: Any) -> list[str]:
 
 
 def special_tokens(tokenizer: Any) -> frozenset[str]:
-    """The spellings of the special tokens of *tokenizer*; empty if it is not a Hugging Face tokenizer."""
+    """
+    The spellings of the special tokens of *tokenizer*; empty if it is not a Hugging Face tokenizer.
+
+    Cached per tokenizer.
+    """
+    return _SPECIAL_TOKENS.of(tokenizer)
+
+
+def _special_tokens(tokenizer: Any) -> frozenset[str]:
     added = getattr(tokenizer, "added_tokens_decoder", {})
     spelled = {token.content for token in added.values() if token.special}
     return frozenset({*spelled, *getattr(tokenizer, "all_special_tokens", ())} - {""})
+
+
+_SPECIAL_TOKENS = PerTokenizer(_special_tokens)
 
 
 def common_prefix_length(before: str, text: str) -> int:

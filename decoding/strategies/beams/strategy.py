@@ -27,6 +27,7 @@ from ...sampling.pipeline import SamplingPipeline
 from ...stopping.composition import check_rows
 from ...stopping.max_new_tokens import MaxNewTokens
 from ...text.detokenizer import Detokenizer
+from ...text.per_tokenizer import tokenizers_unchanged
 from ...validation import a_whole_number, as_whole, stream_numbers
 from .beam import Hypothesis
 from .beam_stop import BeamStop, PromptStop
@@ -145,7 +146,8 @@ class BeamStrategy(abc.ABC):
             found[number] = hypotheses
         texts = None
         if self.tokenizer is not None:
-            texts = [self._text(row, one) for row, own in zip(rows, found, strict=True) for one in own]
+            with tokenizers_unchanged():
+                texts = [self._text(row, one) for row, own in zip(rows, found, strict=True) for one in own]
         timers.touch()
         return collect_beams(rows, found, texts, timers.statistics, seed)
 
@@ -180,9 +182,10 @@ class BeamStrategy(abc.ABC):
     def _events(self, rows: list[list[int]], streams: Tensor, timers: Timers) -> EventStream:
         for number, hypotheses in self._ended(rows, streams, timers):
             events = []
-            for one in hypotheses:
-                text = None if self.tokenizer is None else self._text(rows[number], one)
-                events.append(Event(number, tuple(one.ids), text, one.finish))
+            with tokenizers_unchanged():
+                for one in hypotheses:
+                    text = None if self.tokenizer is None else self._text(rows[number], one)
+                    events.append(Event(number, tuple(one.ids), text, one.finish))
             with timers.paused():
                 yield from events
 

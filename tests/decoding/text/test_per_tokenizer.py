@@ -2,14 +2,19 @@
 
 import gc
 import threading
+from collections.abc import Callable
 from typing import Any
 
 import pytest
+import torch
 from tokenizers import Tokenizer, decoders, models
 from transformers import ByT5Tokenizer, PreTrainedTokenizerFast
 
+from decodekit.decoding import Batcher, BeamSearch, Generator, MaxNewTokens, StopStrings, TokenHealing
 from decodekit.decoding.text.detokenizer import Detokenizer
-from decodekit.decoding.text.per_tokenizer import PerTokenizer
+from decodekit.decoding.text.per_tokenizer import PerTokenizer, tokenizers_unchanged
+from decodekit.processors import ForcedPrefix
+from decodekit.testing import ScriptedDecoder
 
 
 def tokenizer(**options: Any) -> PreTrainedTokenizerFast:
@@ -138,3 +143,73 @@ def test_threads_get_the_same() -> None:
 
     assert len(got) == 8
     assert all(value is got[0] for value in got)
+
+
+def test_a_block_without_changes_ends() -> None:
+    """Inside it a tokenizer is examined once; after it a change is seen again."""
+    values, changing = PerTokenizer(a_new_list), tokenizer()
+    with tokenizers_unchanged():
+        before = values.of(changing)
+        with tokenizers_unchanged():
+            changing.add_tokens(["c"])
+
+        assert values.of(changing) is before
+    assert values.of(changing) is not before
+
+
+class CountsExaminations(PreTrainedTokenizerFast):
+    """Counts how often its added tokens are read."""
+
+    examinations = 0
+
+    @property
+    def added_tokens_decoder(self) -> dict[int, Any]:
+        type(self).examinations += 1
+        return super().added_tokens_decoder
+
+
+def counting() -> CountsExaminations:
+    backend = Tokenizer(models.WordLevel({"a": 0, "b": 1, "bb": 2}, unk_token="a"))
+    return CountsExaminations(tokenizer_object=backend)
+
+
+def texts_of_a_generator(tokenizer: Any, decoder: ScriptedDecoder, count: int) -> Any:
+    stop = StopStrings("xyz", tokenizer) | MaxNewTokens(2)
+    return lambda: Generator(decoder, tokenizer=tokenizer, stop=stop)([[0, 1]] * count).text
+
+
+def texts_of_a_batcher(tokenizer: Any, decoder: ScriptedDecoder, count: int) -> Any:
+    stop = StopStrings("xyz", tokenizer) | MaxNewTokens(2)
+    parts = Generator(decoder, tokenizer=tokenizer, stop=stop).parts
+    return lambda: Batcher(decoder).submit_many(parts, [[0, 1]] * count).result().text
+
+
+def texts_of_beams(tokenizer: Any, decoder: ScriptedDecoder, count: int) -> Any:
+    search = BeamSearch(decoder, beams=2, tokenizer=tokenizer, stop=MaxNewTokens(2))
+    return lambda: search([[0, 1]] * count).text
+
+
+def texts_of_healed_prompts(tokenizer: Any, decoder: ScriptedDecoder, count: int) -> Any:
+    stop = StopStrings("xyz", tokenizer) | MaxNewTokens(2)
+    healing = TokenHealing(Generator(decoder, tokenizer=tokenizer, stop=stop), ForcedPrefix)
+    return lambda: healing([[0, 1]] * count).text
+
+
+@pytest.mark.parametrize(
+    "prepare", [texts_of_a_generator, texts_of_a_batcher, texts_of_beams, texts_of_healed_prompts]
+)
+def test_a_call_examines_a_tokenizer_no_oftener_for_more_prompts(
+    prepare: Callable[[Any, ScriptedDecoder, int], Callable[[], Any]],
+) -> None:
+    """With stop strings, and several times as many prompts as rows."""
+    decoder, counts = ScriptedDecoder(torch.rand(7, 3), batch_size=2), []
+    for count in (3, 12):
+        known = counting()
+        run = prepare(known, decoder, count)
+        # What is cached per tokenizer is there.
+        run()
+        CountsExaminations.examinations = 0
+        run()
+        counts.append(CountsExaminations.examinations)
+
+    assert counts[0] == counts[1]
