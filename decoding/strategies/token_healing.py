@@ -14,6 +14,7 @@ from ..results.logprobs import Logprobs
 from ..text.detokenizer import Detokenizer
 from ..text.per_tokenizer import tokenizers_unchanged
 from ..text.piece_index import PieceIndex
+from ..text.tokenizer import common_prefix_length
 from ..validation import is_whole
 
 Constrain: TypeAlias = Callable[[bytes | list[bytes], Any], Processor]
@@ -118,11 +119,11 @@ class TokenHealing:
 
         Prompts with different removed texts must give no more rows than the decoder has.
         """
-        healed, shown, generator = self._begin(prompts, num_samples)
+        healed, remainders, generator = self._begin(prompts, num_samples)
         ids = [prompt.ids for prompt in healed]
         result = generator(ids, random_streams, logprobs=logprobs, num_samples=num_samples)
         texts = cast("list[str]", result.text)
-        cut = [text[n:] for text, n in zip(texts, shown, strict=True)]
+        cut = [remainder.push(text) for text, remainder in zip(texts, remainders, strict=True)]
         return attrs.evolve(result, text=cut)
 
     def stream(
@@ -133,13 +134,15 @@ class TokenHealing:
         num_samples: int = 1,
     ) -> EventStream:
         """Generate event by event; arguments as in a call, else as the generator's ``stream``."""
-        healed, shown, generator = self._begin(prompts, num_samples)
+        healed, remainders, generator = self._begin(prompts, num_samples)
         events = generator.stream([prompt.ids for prompt in healed], random_streams, logprobs, num_samples)
-        return _without(events, shown)
+        return _without_prompts(events, remainders)
 
     @tokenizers_unchanged()
-    def _begin(self, prompts: Any, num_samples: int) -> tuple[list[HealedPrompt], list[int], Generator]:
-        """The prompts, the number of characters of each row that are not shown, and their generator."""
+    def _begin(
+        self, prompts: Any, num_samples: int
+    ) -> tuple[list[HealedPrompt], list["_Remainder"], Generator]:
+        """The prompts, what removes each row's prompt from its text, and their generator."""
         given = self.generator
         if not is_whole(num_samples) or num_samples < 1:
             raise ValueError(f"'num_samples' must be a whole number >= 1: got {num_samples!r}")
@@ -147,10 +150,9 @@ class TokenHealing:
         healed = [heal_prompt(row, given.tokenizer, self.most) for row in rows]
         removed = [prompt.removed for prompt in healed for _ in range(num_samples)]
         # Prompt and new tokens are decoded together, and the prompt is cut off afterwards.
-        shown = [
-            0 if given.echo_prompt else self._characters(row) for row in rows for _ in range(num_samples)
-        ]
-        return healed, shown, attrs.evolve(given, processors=self._chain(removed), echo_prompt=True)
+        texts = ["" if given.echo_prompt else self._text(row) for row in rows]
+        remainders = [_Remainder(text) for text in texts for _ in range(num_samples)]
+        return healed, remainders, attrs.evolve(given, processors=self._chain(removed), echo_prompt=True)
 
     def _chain(self, removed: list[bytes]) -> Processor | None:
         chain = self.generator.processors
@@ -161,20 +163,39 @@ class TokenHealing:
         constraint: Any = self.constrain(prefixes, self.generator.tokenizer)
         return constraint if chain is None else cast(Processor, constraint | chain)
 
-    def _characters(self, row: list[int]) -> int:
-        """Characters of a prompt's text, without an incomplete last one."""
+    def _text(self, row: list[int]) -> str:
+        """A prompt's text, without an incomplete last character."""
         text = Detokenizer(self.generator.tokenizer, self.generator.skip_special_tokens)
-        return len(text.push(row)) + len(text.preview())
+        return text.push(row) + text.preview()
 
 
-def _without(events: EventStream, characters: list[int]) -> EventStream:
-    """*events* without the first *characters* of each row's text."""
-    left = list(characters)
+@attrs.define
+class _Remainder:
+    """
+    Removes a prompt's text from the beginning of a row's text.
+
+    The row's text may have another text in the place of the prompt's end: a tokenizer that cleans up spaces
+    decodes ``"a "`` and ``"."`` to ``"a."``, and a word that goes on loses its continuation mark.
+    """
+
+    _left: str
+    """The end of the prompt's text, which the row's text has not reached."""
+
+    def push(self, text: str) -> str:
+        """Take the row's next *text*; what of it follows the prompt."""
+        while self._left and text:
+            known = common_prefix_length(self._left, text)
+            self._left, text = self._left[known:], text[known:]
+            if self._left and text:
+                # Only spaces are removed before the prompt's last characters.
+                self._left = self._left[1:] if self._left[0] == " " else ""
+        return text
+
+
+def _without_prompts(events: EventStream, remainders: list[_Remainder]) -> EventStream:
+    """*events* without the prompt at the beginning of each row's text."""
     try:
         for event in events:
-            text = event.text or ""
-            cut = min(left[event.row], len(text))
-            left[event.row] -= cut
-            yield attrs.evolve(event, text=text[cut:])
+            yield attrs.evolve(event, text=remainders[event.row].push(event.text or ""))
     finally:
         events.close()

@@ -11,7 +11,7 @@ from decodekit.decoding.strategies.token_healing import HealedPrompt, TokenHeali
 from decodekit.decoding.text.piece_index import PieceIndex
 from decodekit.processors import ForcedPrefix, Temperature, TopK
 from decodekit.speculation import PromptLookup, SpeculativeGenerator
-from decodekit.testing import ScriptedDecoder
+from decodekit.testing import ScriptedDecoder, last_token
 
 from ...processors.constraints.pieces import Pieces
 from ...speculation.drafters.tokenizers_for_drafts import KINDS, TEXT, tokenizer, writer
@@ -140,6 +140,26 @@ class TestTokenHealing:
             texts[event.row] += event.text or ""
 
         assert result.text == texts
+
+    @pytest.mark.parametrize(
+        ("pieces", "shown"),
+        [
+            pytest.param(["a", " ", ".", "b"], ".b", id="space-before-a-stop"),
+            pytest.param(["a", "  ", ".", "b"], ".b", id="one-of-two-spaces"),
+            pytest.param(["a", " ", "b", "."], "b.", id="space-that-stays"),
+            pytest.param(["a", " '", " b", "."], "b.", id="spaces-around-an-apostrophe"),
+            pytest.param(["a", " n'", "t", "."], "t.", id="the-prompt-is-in-the-joined-word"),
+        ],
+    )
+    def test_cleaned_up_spaces_cost_no_character(self, pieces: list[str], shown: str) -> None:
+        """Prompt and continuation together lose a space, which the prompt alone has."""
+        known = Pieces([*pieces, "<end>"])
+        known.clean_up_tokenization_spaces = True
+        decoder = ScriptedDecoder(torch.eye(5).roll(1, 1), line=last_token)
+        healing = TokenHealing(Generator(decoder, stop=MaxNewTokens(2), tokenizer=known), ForcedPrefix)
+
+        assert [shown] == healing([[0, 1]]).text
+        assert shown == "".join(event.text or "" for event in healing.stream([[0, 1]]))
 
     def test_speculation_changes_nothing(self) -> None:
         """A drafter runs ahead of the constraint and after it."""

@@ -7,6 +7,8 @@ from typing import Any
 class Pieces:
     """Each id is one of *pieces*; those in angle brackets are special."""
 
+    clean_up_tokenization_spaces = False
+
     def __init__(self, pieces: Sequence[str]) -> None:
         self.pieces = list(pieces)
         self.added_tokens_decoder: dict[int, Any] = {}
