@@ -34,6 +34,9 @@ class _Walk:
     _mask: Tensor | None = None
     """Cached mask of the next tokens."""
 
+    _refused: set[int] = attrs.field(factory=set)
+    """Next tokens that the matcher has refused: an engine may take as long for a refusal as for a mask."""
+
     def shared(self, ids: NDArray[np.int64]) -> int:
         """Length of the common prefix of *ids* and the consumed tokens."""
         n = min(len(self.taken), len(ids))
@@ -72,10 +75,14 @@ class _Walk:
         ahead: list[int] = ids[shared:].tolist()
         eos = self.language.eos
         text = list(itertools.takewhile(lambda token: token not in eos, ahead))
+        if not back and text and text[0] in self._refused:
+            return ahead
         took = self.matcher.advance(text) if text else 0
         if back or took:
             # A copy: the loop writes into its history later.
-            self.taken, self._mask = ids[: shared + took].copy(), None
+            self.taken, self._mask, self._refused = ids[: shared + took].copy(), None, set()
+        if took < len(text):
+            self._refused.add(text[took])
         return ahead[took:]
 
 
@@ -153,7 +160,8 @@ class Grammar(Composable):
 
     A hard constraint. It leaves no token after a text outside the grammar, which another
     processor may force, and where the engine allows none. Columns after a refused draft token
-    have none either, which is harmless: the target never accepts such a token.
+    have none either, which is harmless: the target never accepts such a token. The engine refuses a
+    token once for all of these columns.
 
     Matchers are cached between calls, each at the end of some text. A column rewinds one to the
     common prefix and continues from there, so rejected drafts, rewinds, other batches and trees

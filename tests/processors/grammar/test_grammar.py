@@ -293,6 +293,30 @@ class TestMatchersAreACache:
 
         assert {"matcher": 2, "mask": 24, "advance": 22} == language.counts
 
+    @pytest.mark.parametrize("width", [2, 8])
+    def test_a_draft_token_is_refused_once(self, width: int) -> None:
+        """The columns after it, and another call, ask the engine for nothing more."""
+        language = Counting(9)
+        processor = Grammar(language)
+        drafted = torch.tensor([[[OPEN, OPEN, 4, *[CLOSE] * 7]]])
+        window = attrs.evolve(history([[]]), ids=drafted, length=torch.arange(2, 2 + width)[None])
+        for _ in range(2):
+            masked = processor(torch.zeros(1, width, 5), window)
+
+        assert {"matcher": 1, "mask": 1, "advance": 2 + 1} == language.counts
+        assert masked[0, 1:].isneginf().all()
+        assert [OPEN, CLOSE, PAIR] == allowed(processor, [OPEN, OPEN], 5)
+
+    def test_refusals_are_of_their_own_place(self) -> None:
+        """A token that was refused may follow another text."""
+        processor = Grammar(Brackets(2))
+
+        assert [] == allowed(processor, [CLOSE], 5)
+        assert [OPEN, CLOSE, PAIR] == allowed(processor, [OPEN], 5)
+        assert [OPEN, PAIR, END] == allowed(processor, [OPEN, CLOSE], 5)
+        assert [] == allowed(processor, [OPEN, CLOSE, CLOSE], 5)
+        assert [] == allowed(processor, [CLOSE], 5)
+
     def test_texts_that_take_turns_do_not_rob_each_other(self) -> None:
         """Two loops over one processor, whose texts begin alike, soon have a matcher each."""
         language = Counting(30)
