@@ -214,7 +214,7 @@ class Grammar(Composable):
         """
         The tokens that must follow in each row: each one without an alternative.
 
-        Includes the end of sequence where the text cannot continue, repeatedly.
+        Where the text cannot continue, the end of sequence is the last one.
 
         Args:
             history: The tokens so far; width 1.
@@ -235,10 +235,17 @@ class Grammar(Composable):
             walk = self._idle.take(language, text)
             while len(forced[row]) < wanted and (token := walk.only(text)) is not None:
                 forced[row].append(token)
+                if token in language.eos:
+                    break
                 text = np.append(text, token)
             walks.append(walk)
         self._idle.put(walks)
         return forced
+
+    def ends(self, row: int) -> tuple[int, ...]:
+        """The end-of-sequence ids of *row*; none for a row without a language."""
+        language = self.language[row] if isinstance(self.language, tuple) else self.language
+        return () if language is None else language.eos
 
     def _of_rows(self, batch: int) -> tuple[Language | None, ...]:
         languages = self.language if isinstance(self.language, tuple) else (self.language,) * batch

@@ -30,7 +30,7 @@ class ForcedTokens:
     the generator's chain such a draft token is always accepted, at any temperature. A JSON schema
     forces its field names and the punctuation around them. The end of sequence is a token like any
     other: where the text may end, its continuation is not forced; where it must end, the end of
-    sequence is the last forced token.
+    sequence is the last draft token.
 
     The grammar's own matchers are used, so states computed for a draft are shared with the
     processor.
@@ -59,7 +59,8 @@ class ForcedTokens:
         ids = torch.full((len(forced), int(count.max())), -1)
         for row, tokens in enumerate(forced):
             ids[row, : len(tokens)] = torch.tensor(tokens, dtype=torch.int64)
-        rest = budget - count
+        ended = [bool(tokens) and tokens[-1] in self.grammar.ends(row) for row, tokens in enumerate(forced)]
+        rest = torch.where(torch.tensor(ended), 0, budget - count)
         if self.then is None or not rest.any():
             return Draft(ids)
         return _concatenated(ids, count, self.then.propose(_after(history, ids, count), rest, sample))

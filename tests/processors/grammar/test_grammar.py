@@ -133,12 +133,14 @@ class TestBrackets:
 class TestForced:
     @every
     def test_is_what_the_masks_leave_alone(self, case: Case) -> None:
-        """Token by token as long as one is allowed, along texts of the language."""
+        """Token by token as long as one is allowed, up to an end, along texts of the language."""
         dice, processor, text, found = random.Random(5), Grammar(case.language), [], 0
         for _ in range(60):
             expected: list[int] = []
             while len(expected) < 3 and len(kept := allowed(processor, text + expected, case.vocab)) == 1:
                 expected += kept
+                if kept[0] in case.language.eos:
+                    break
             found += len(expected)
 
             assert [expected] == processor.forced(history([text]), torch.tensor([3]))

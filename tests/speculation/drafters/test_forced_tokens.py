@@ -49,9 +49,9 @@ class TestDraftTokens:
             # At most two pairs of brackets.
             pytest.param([], 4, [], id="a-choice"),
             pytest.param([OPEN, OPEN], 1, [CLOSE], id="no-further-than-the-budget"),
-            pytest.param([OPEN, OPEN], 4, [CLOSE, CLOSE, END, END], id="as-long-as-it-is-forced"),
+            pytest.param([OPEN, OPEN], 4, [CLOSE, CLOSE, END], id="as-long-as-it-is-forced"),
             pytest.param([PAIR], 4, [], id="an-end-is-an-alternative"),
-            pytest.param([PAIR, PAIR], 2, [END, END], id="behind-an-end-only-ends"),
+            pytest.param([PAIR, PAIR], 2, [END], id="one-end"),
             pytest.param([CLOSE], 4, [], id="refused"),
             pytest.param([OPEN, OPEN], 0, [], id="idle"),
         ],
@@ -90,15 +90,16 @@ class TestDraftTokens:
 class TestThen:
     def test_continues_after_the_forced_tokens(self) -> None:
         """The second drafter sees the forced tokens as generated, and the rest of the budget."""
-        then = Script(Draft(torch.tensor([[7, 8, -1], [5, 6, 7], [4, -1, -1]])))
+        then = Script(Draft(torch.tensor([[-1, -1, -1], [5, 6, 7], [4, -1, -1]])))
         drafter = ForcedTokens(Grammar([Brackets(3), None, Brackets(3)]), then)
         rows = [[9, OPEN, OPEN, OPEN, CLOSE, CLOSE], [8, 1], [9, OPEN]]
         before = history(rows)
 
         draft = drafter.propose(before, torch.tensor([3, 3, 1]), SamplingPipeline(None, Greedy()))
 
-        assert [([[*rows[0], CLOSE, END, END], *rows[1:]], [0, 3, 1])] == then.shown
-        assert [[CLOSE, END, END], [5, 6, 7], [4]] == [
+        # After an end of sequence there is nothing to draft.
+        assert [([[*rows[0], CLOSE, END], *rows[1:]], [0, 3, 1])] == then.shown
+        assert [[CLOSE, END], [5, 6, 7], [4]] == [
             [i for i in row if i >= 0][:3] for row in draft.ids.tolist()
         ]
         assert history(rows).ids.equal(before.ids)
@@ -114,7 +115,7 @@ class TestThen:
     def test_scores_belong_to_their_tokens(self) -> None:
         """Point masses for forced tokens, then the other drafter's scores."""
         scores = torch.randn(2, 2, 5)
-        then = Script(Draft(torch.tensor([[2, 0], [1, 2]]), scores))
+        then = Script(Draft(torch.tensor([[-1, -1], [1, 2]]), scores))
         drafter = ForcedTokens(Grammar([Brackets(1), None]), then)
 
         draft = drafter.propose(
@@ -124,8 +125,8 @@ class TestThen:
         assert draft.scores is not None
         certain = torch.full((5,), -torch.inf)
         certain[CLOSE] = 0.0
-        # One pair, closed: then ends, as far as the budget goes.
-        assert [CLOSE, END, END, END] == draft.ids[0, :4].tolist()
+        # One pair, closed: then the end.
+        assert [CLOSE, END, -1, -1] == draft.ids[0, :4].tolist()
         assert certain.equal(draft.scores[0, 0])
         assert [1, 2] == draft.ids[1, :2].tolist()
         assert scores[1].equal(draft.scores[1, :2])
