@@ -3,14 +3,17 @@
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-LARGEST_INTEGER = 2**53
-"""llguidance reads numbers as float64, which represents every integer up to this magnitude (RFC 8259, 6)."""
+_MOST = 2**63
+"""From this magnitude on llguidance is wrong: 2^63 is written as a float, and -2^63 ends the process."""
 
+_NEXT = {"exclusiveMinimum": 1, "exclusiveMaximum": -1}
+"""From an exclusive bound to the integer that llguidance compares with."""
+
+# A limit of a length, such as maxItems, is more than any text has, also if it is rounded.
 _BOUNDS = frozenset(
     (
-        *("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf"),
-        *("minLength", "maxLength", "minItems", "maxItems", "minContains", "maxContains"),
-        *("minProperties", "maxProperties"),
+        *("minimum", "maximum", *_NEXT, "multipleOf"),
+        *("minLength", "minItems", "minContains", "minProperties"),
     )
 )
 _VALUES = frozenset(("const", "enum"))
@@ -22,50 +25,60 @@ def check_integers(schema: Any) -> None:
     """
     Refuse integers in *schema* that would be rounded.
 
+    llguidance reads numbers as float64, which represents every integer up to 2^53 in magnitude (RFC 8259,
+    section 6), and of the larger ones those that are a multiple of a power of two.
+
     Args:
         schema: A JSON schema of Python values. Annotations, such as ``default``, are ignored.
 
     Raises:
-        ValueError: A constant, a bound or a length exceeds 2^53 in magnitude.
+        ValueError: A constant or a bound is not exact as float64, or has a magnitude of 2^63 or more; or the
+            integer next to an exclusive bound.
     """
     try:
-        found = next(_large_in_schema(schema, "#"), None)
+        found = next(_rounded_in_schema(schema, "#"), None)
     except RecursionError:
         raise ValueError("'schema' must not be nested more deeply than Python recurses") from None
     if found is not None:
         path, value = found
         raise ValueError(
-            f"'schema' must have integers from -2**53 to 2**53, others are rounded: got {value} at {path!r}"
+            "'schema' must have integers that float64 holds exactly, below 2**63 in magnitude, others are "
+            f"rounded: got {value} at {path!r}"
         )
 
 
-def _large_in_schema(schema: Any, path: str) -> Iterator[tuple[str, int]]:
-    """JSON pointers and values of the integers beyond the bound that *schema* compares with."""
+def _rounded_in_schema(schema: Any, path: str) -> Iterator[tuple[str, int]]:
+    """JSON pointers and values of the integers that *schema* compares with and the engine rounds."""
     if isinstance(schema, list | tuple):
         for index, part in enumerate(schema):
-            yield from _large_in_schema(part, f"{path}/{index}")
+            yield from _rounded_in_schema(part, f"{path}/{index}")
     elif isinstance(schema, Mapping):
         for keyword, value in schema.items():
             below = f"{path}/{_escaped(keyword)}"
             if keyword in _VALUES or (keyword in _BOUNDS and not isinstance(value, Mapping)):
-                yield from _large_in_value(value, below)
+                yield from _rounded_in_value(value, below, _NEXT.get(keyword, 0))
             elif keyword in _BY_NAME and isinstance(value, Mapping):
                 for name, part in value.items():
-                    yield from _large_in_schema(part, f"{below}/{_escaped(name)}")
+                    yield from _rounded_in_schema(part, f"{below}/{_escaped(name)}")
             elif keyword not in _ANNOTATIONS:
-                yield from _large_in_schema(value, below)
+                yield from _rounded_in_schema(value, below)
 
 
-def _large_in_value(value: Any, path: str) -> Iterator[tuple[str, int]]:
-    """The same of a JSON *value*."""
-    if isinstance(value, int) and abs(value) > LARGEST_INTEGER:
-        yield path, value
+def _rounded_in_value(value: Any, path: str, next_one: int = 0) -> Iterator[tuple[str, int]]:
+    """The same of a JSON *value*; *next_one* leads from it to another that must be exact too."""
+    if isinstance(value, int):
+        if not (_is_exact(value) and _is_exact(value + next_one)):
+            yield path, value
     elif isinstance(value, list | tuple):
         for index, part in enumerate(value):
-            yield from _large_in_value(part, f"{path}/{index}")
+            yield from _rounded_in_value(part, f"{path}/{index}")
     elif isinstance(value, Mapping):
         for name, part in value.items():
-            yield from _large_in_value(part, f"{path}/{_escaped(name)}")
+            yield from _rounded_in_value(part, f"{path}/{_escaped(name)}")
+
+
+def _is_exact(value: int) -> bool:
+    return abs(value) < _MOST and int(float(value)) == value
 
 
 def _escaped(name: Any) -> str:

@@ -35,9 +35,9 @@ def json_schema(
 
     Args:
         schema: A JSON schema as a mapping or text. Keywords unknown to the engine are refused. ``{}``
-            allows any JSON. Integers that it compares with must be from -2^53 to 2^53. Its
-            ``"x-guidance"`` may hold options of llguidance; with ``"lenient"``, a warning names the keywords
-            that it leaves out.
+            allows any JSON. Integers that it compares with must be exact as float64, as all from -2^53 to
+            2^53 are, and below 2^63 in magnitude; exclusive bounds below 2^53. Its ``"x-guidance"`` may hold
+            options of llguidance; with ``"lenient"``, a warning names the keywords that it leaves out.
 
         tokenizer: A fast Hugging Face tokenizer, which must not change afterwards.
 

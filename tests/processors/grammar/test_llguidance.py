@@ -109,12 +109,34 @@ class TestJsonSchema:
         assert [True, False, False] == held(whitespace=False)
 
     def test_integers_that_are_exact(self) -> None:
-        """Up to 2^53, on both sides."""
-        for bound in (2**53, -(2**53)):
+        """All up to 2^53, on both sides, and of larger ones those that float64 holds."""
+        for bound in (2**53, -(2**53), 2**53 + 2, 2**60, -(2**60), 2**63 - 1024, 1024 - 2**63):
             language = json_schema({"enum": [bound]}, tokenizer())
 
             assert holds(language, str(bound))
             assert not holds(language, str(bound - 1))
+
+    def test_bounds_that_are_exact(self) -> None:
+        """Beyond 2^53 too."""
+        least = json_schema({"type": "integer", "minimum": 2**53 + 2}, tokenizer())
+        most = json_schema({"type": "integer", "maximum": 2**60}, tokenizer())
+
+        assert [False, True, True] == [holds(least, str(2**53 + n)) for n in (1, 2, 3)]
+        assert [True, True, False] == [holds(most, str(2**60 + n)) for n in (-1, 0, 1)]
+
+    def test_exclusive_bounds_that_are_exact(self) -> None:
+        """The integer next to them is what the engine compares with."""
+        above = json_schema({"type": "integer", "exclusiveMinimum": 2**53 - 1}, tokenizer())
+        below = json_schema({"type": "integer", "exclusiveMaximum": 1 - 2**53}, tokenizer())
+
+        assert [False, True, True] == [holds(above, str(2**53 - 1 + n)) for n in (0, 1, 2)]
+        assert [False, True, True] == [holds(below, str(1 - 2**53 - n)) for n in (0, 1, 2)]
+
+    def test_limits_of_lengths(self) -> None:
+        """Any that the engine reads: no text is as long."""
+        language = json_schema({"type": "array", "maxItems": 2**63 - 1}, tokenizer())
+
+        assert holds(language, "[1,2]")
 
     @pytest.mark.parametrize(
         ("schema", "path"),
@@ -123,17 +145,24 @@ class TestJsonSchema:
             pytest.param({"const": {"a/b": [0, -(2**53) - 1]}}, "#/const/a~1b/1", id="inside-a-value"),
             pytest.param({"items": {"enum": ["a", 2**63]}}, "#/items/enum/1", id="enum"),
             pytest.param(
-                {"properties": {"minimum": {"minimum": 2**60}}}, "#/properties/minimum/minimum", id="bound"
+                {"properties": {"minimum": {"minimum": 2**60 + 1}}},
+                "#/properties/minimum/minimum",
+                id="bound",
             ),
+            pytest.param({"exclusiveMinimum": 2**53}, "#/exclusiveMinimum", id="exclusive-minimum"),
+            pytest.param({"exclusiveMaximum": -(2**53)}, "#/exclusiveMaximum", id="exclusive-maximum"),
+            # These would end the process.
+            pytest.param({"const": -(2**63)}, "#/const", id="const-of-64-bits"),
+            pytest.param({"enum": [-(10**400)]}, "#/enum/0", id="beyond-float64"),
             pytest.param({"anyOf": [{}, {"multipleOf": 2**53 + 1}]}, "#/anyOf/1/multipleOf", id="multiple"),
-            pytest.param({"$defs": {"const": {"maxItems": 2**64}}}, "#/$defs/const/maxItems", id="length"),
+            pytest.param({"$defs": {"const": {"minItems": 2**64}}}, "#/$defs/const/minItems", id="length"),
         ],
     )
     def test_refuses_integers_that_the_engine_rounds(self, schema: Any, path: str) -> None:
         """It reads them as float64. In a mapping and in a text; the message says where."""
         for source in (schema, json.dumps(schema)):
             with pytest.raises(
-                ValueError, match=rf"from -2\*\*53 to 2\*\*53.*: got -?\d+ at '{re.escape(path)}'"
+                ValueError, match=rf"integers that float64 holds .*: got -?\d+ at '{re.escape(path)}'"
             ):
                 json_schema(source, tokenizer())
 
