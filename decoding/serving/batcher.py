@@ -1,6 +1,7 @@
 """Continuous batching: many requests, each with its own parts, on one decoder."""
 
 import asyncio
+import contextlib
 import logging
 import math
 import threading
@@ -9,7 +10,6 @@ import weakref
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 from typing import Any, Self
 
 import attrs
@@ -119,8 +119,12 @@ class Batcher:
     _executor: ThreadPoolExecutor | None = attrs.field(default=None, init=False)
     """The thread of the steps that tasks wait for."""
 
-    _stepping: threading.Lock = attrs.field(factory=threading.Lock, init=False)
-    """Held by the one thread that advances the requests."""
+    _stepping: threading.RLock = attrs.field(factory=threading.RLock, init=False)
+    """
+    Held by the one thread that advances the requests, once.
+
+    It knows its holder, so that an interrupt between taking it and the next line leaves it free.
+    """
 
     _stepper: int | None = attrs.field(default=None, init=False)
     """The number of that thread."""
@@ -283,8 +287,13 @@ class Batcher:
         """
         Advance all requests by one step, in this thread.
 
-        Nothing is raised: what a part or the decoder raises is raised where the request is read.
+        What a part or the decoder raises is raised where the request is read.
+
+        Raises:
+            RuntimeError: A part calls this within a step.
         """
+        if self._steps_here():
+            raise RuntimeError("a step must not be made within a step of the same batcher")
         with self._stepping:
             self._advance()
         self.notify()
@@ -307,7 +316,7 @@ class Batcher:
                 request.ending = request.ending if finish else CANCELLED
         self.notify()
         # A part or a streamer that closes the batcher is called by the thread that would end the requests.
-        if not wait or self._stepper == threading.get_ident():
+        if not wait or self._steps_here():
             return
         if self._thread is not None:
             self._thread.join()
@@ -347,9 +356,11 @@ class Batcher:
     def after_fork_in_child(self) -> None:
         """Give up the threads of the parent: none of them releases a lock here, or advances the requests."""
         self._waiters = Waiters()
-        stepping = self._stepping.locked() and self._stepper != threading.get_ident()
+        stepping = not self._stepping.acquire(blocking=False)
         if stepping:
-            self._stepping = threading.Lock()
+            self._stepping, self._stepper = threading.RLock(), None
+        else:
+            self._stepping.release()
         if not stepping and self._executor is None and (self._thread is None or self._thread.is_alive()):
             return
         lost = RuntimeError(
@@ -395,16 +406,25 @@ class Batcher:
 
     def _wait_or_step(self, ready: Callable[[], bool], timeout: float | None = None) -> None:
         """Advance the requests if no other thread does, else wait for it a while."""
-        if self._thread is None and self._stepping.acquire(blocking=False):
+        if self._thread is None and not self._steps_here():
+            taken = advanced = False
             try:
-                advanced = ready() or self._advance()
+                taken = self._stepping.acquire(blocking=False)
+                advanced = taken and (ready() or self._advance())
             finally:
-                self._stepping.release()
-            self.notify()
+                # Not where it was taken: an interrupt may come before that is noted.
+                with contextlib.suppress(RuntimeError):
+                    self._stepping.release()
+            if taken:
+                self.notify()
             if advanced:
                 return
         most = _POLL_SECONDS if self._thread is None else 1.0
         self._waiters.wait(ready, most if timeout is None else min(most, timeout))
+
+    def _steps_here(self) -> bool:
+        """Whether this thread is within a step."""
+        return self._stepper == threading.get_ident()
 
     def _run(self) -> None:
         try:
@@ -448,10 +468,10 @@ class Batcher:
 
     def _advance(self) -> bool:
         """One step; whether anything was computed."""
-        self._stepper = threading.get_ident()
         forwards = self._feeder.forwards
-        self._timers.resume()
         try:
+            self._stepper = threading.get_ident()
+            self._timers.resume()
             # What an exception has left.
             self._tell()
             with self._lock:
@@ -462,8 +482,8 @@ class Batcher:
             self._collect(self._stepped)
             self._tell()
         finally:
-            self._timers.touch()
             self._stepper = None
+            self._timers.touch()
         return self._feeder.forwards > forwards
 
     def _collect(self, step: Callable[[], list[Told]]) -> None:
@@ -582,7 +602,7 @@ def _end_unqueued(requests: list[BatchedRequest], handle: RequestHandle) -> None
         handle.add(event)
 
 
-@contextmanager
+@contextlib.contextmanager
 def _reporting(streamer: Any) -> Iterator[None]:
     """Tell *streamer* what the block raises: a consumer may be waiting at its other end."""
     try:

@@ -5,6 +5,7 @@ import contextlib
 import random
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import Any, ClassVar
 
@@ -596,6 +597,50 @@ class TestIsolation:
         with pytest.raises(RuntimeError, match="the batcher was interrupted by KeyboardInterrupt"):
             first.result(timeout=60)
         assert alone([5], stop=self.STOP) == given(later)
+        batcher.close()
+
+    def test_an_interrupt_before_a_step(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """It may come when the step's lock has been taken, before anything else: another thread goes on."""
+
+        class Interrupted:
+            """A lock that is taken, and an interrupt."""
+
+            def __init__(self, lock: Any) -> None:
+                self.lock, self.release = lock, lock.release
+
+            def acquire(self, blocking: bool = True) -> bool:
+                assert self.lock.acquire(blocking=blocking)
+                raise KeyboardInterrupt
+
+        batcher = Batcher(scripted(1))
+        request = batcher.submit(parts_of(stop=self.STOP), [3])
+        lock: Any = batcher._stepping
+        with monkeypatch.context() as patch:
+            patch.setattr(batcher, "_stepping", Interrupted(lock))
+            with pytest.raises(KeyboardInterrupt):
+                request.result(timeout=60)
+        with ThreadPoolExecutor(1) as other:
+            free = other.submit(lock.acquire, blocking=False).result()
+            if free:
+                other.submit(lock.release).result()
+
+        assert free
+        assert alone([3], stop=self.STOP) == given(request)
+        batcher.close()
+
+    def test_a_step_within_a_step(self) -> None:
+        """A streamer that steps would wait for itself."""
+
+        class Steps(Collects):
+            def put_event(self, event: Event) -> None:
+                with pytest.raises(RuntimeError, match="must not be made within a step of the same batcher"):
+                    batcher.step()
+                super().put_event(event)
+
+        batcher, streamer = Batcher(scripted(1)), Steps()
+        request = batcher.submit(parts_of(stop=self.STOP), [3], streamer=streamer)
+
+        assert alone([3], stop=self.STOP) == given(request)
         batcher.close()
 
     @pytest.mark.parametrize("threaded", [True, False])
