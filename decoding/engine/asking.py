@@ -215,19 +215,36 @@ def _group_drafts(
 def _proposed(group: Sequence[Question], now: History, alone: bool, most: int | None) -> list[Asked]:
     """What requests that share a drafter asked for, with their drafts as they fit."""
     drafting = group[0][1]
-    drafter, vocab = drafting.drafter, drafting.shape.vocab_size
     budget = _budget(group, now)
     # A copy, so that a drafter cannot change the loop's lengths.
     shown = now.at(now.length.clone())
-    answers = [one for _, _, one in group]
-    if drafting.catches_up:
-        late = torch.zeros(len(budget), dtype=torch.bool)
-        if most is not None:
-            late = cast(CatchesUp, drafter).catch_up(shown, budget > 0, most) > most
-            budget = torch.where(late, 0, budget)
-        answers = [_with_catching_up(request, one, late[request.rows].tolist()) for request, _, one in group]
+    if not drafting.catches_up:
+        return _drafted(group, [one for _, _, one in group], now, shown, budget, alone)
+    late = torch.zeros(len(budget), dtype=torch.bool)
+    if most is not None:
+        late = cast(CatchesUp, drafting.drafter).catch_up(shown, budget > 0, most) > most
+        budget = torch.where(late, 0, budget)
+    answers = [_with_catching_up(request, one, late[request.rows].tolist()) for request, _, one in group]
+    answers = _drafted(group, answers, now, shown, budget, alone)
+    # Now that nothing was raised: otherwise the drafter is asked again, and feeds in this step too.
+    for request, _, _ in group:
+        request.drafted = not late[request.rows].any()
+    return answers
+
+
+def _drafted(
+    group: Sequence[Question],
+    answers: Sequence[Asked],
+    now: History,
+    shown: History,
+    budget: Tensor,
+    alone: bool,
+) -> list[Asked]:
+    """*answers* with drafts of at most *budget* tokens by the drafter, which is *shown* the tokens so far."""
     if not budget.any():
-        return answers
+        return list(answers)
+    drafting = group[0][1]
+    drafter, vocab = drafting.drafter, drafting.shape.vocab_size
     sample, goes_on = _sampling(group, now, alone, vocab), _ending(group, alone)
     if goes_on is None:
         draft = drafter.propose(shown, budget, sample)
@@ -248,7 +265,6 @@ def _with_catching_up(request: ActiveRequest, asked: Asked, late: list[bool]) ->
     """*asked* with the rows that the drafter is fed missing tokens of; *late* ones get no draft yet."""
     # The first proposal feeds what is left of the prompt.
     fed = late if request.drafted else [True] * len(late)
-    request.drafted = not any(late)
     return attrs.evolve(asked, catching_up=tuple(fed[row] for row in asked.rows)) if any(fed) else asked
 
 

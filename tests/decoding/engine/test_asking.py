@@ -7,8 +7,9 @@ from typing import Any
 import attrs
 import pytest
 import torch
+from torch import Tensor
 
-from decodekit.decoding import Batcher, Generator, MaxNewTokens, SpeculationStep
+from decodekit.decoding import Batcher, Generator, History, MaxNewTokens, SpeculationStep
 from decodekit.speculation import AdaptiveLength, DraftModel, PromptLookup
 from decodekit.testing import ScriptedDecoder, last_token
 
@@ -122,6 +123,31 @@ class TestAsk:
 
         assert [(True,), (False, True)] == [one.catching_up for one in told]
         assert all(all(one.drafted) for one in told)
+
+    @pytest.mark.parametrize("width", [16, 4])
+    def test_prefill_is_told_where_a_neighbour_raises(self, width: int) -> None:
+        """The draft model is asked again, and has been fed the prompt in this step all the same."""
+
+        def breaks(logits: Tensor, history: History) -> Tensor:
+            if history.num_generated().max() > 0:
+                raise LookupError("broken")
+            return logits
+
+        target, draft = (
+            ScriptedDecoder(CYCLE, 2, widths=(1, 4, 16), scored_width=4, line=last_token) for _ in range(2)
+        )
+        policy = Policy()
+        parts: dict[str, Any] = {"drafter": DraftModel(draft), "stop": MaxNewTokens(12)}
+        generator = Generator(target, num_draft_tokens=policy, **parts)
+        broken = Generator(target, num_draft_tokens=Policy(), processors=breaks, **parts)
+        batcher = Batcher(target, prefill_width=width)
+        one = batcher.submit(generator.parts, [0, 1, 2, 3])
+        other = batcher.submit(broken.parts, [0, 1, 2, 3])
+
+        assert [[0, 1, 2, 3] * 3] == one.result().ids
+        with pytest.raises(LookupError, match="broken"):
+            other.result()
+        assert [(True,), None] == [key for key, _ in groupby(told.catching_up for told in policy.heard)]
 
     def test_an_override_of_an_adaptive_length_is_asked(self) -> None:
         """Where no other row waits."""
