@@ -117,6 +117,9 @@ def compile_package(
         constants = {name: tensor for name, tensor in exported.constants.items() if name not in known}
         options = {
             "aot_inductor.package_constants_in_so": False,
+            # The compiler keeps those in a known folder among everyone's temporary files, whatever its cache,
+            # and runs openssl to name them.
+            "aot_inductor.precompile_headers": False,
             **loop_options(exported.graph_module),
             "aot_inductor.metadata": {
                 FINGERPRINT: fingerprint,
