@@ -12,11 +12,13 @@ def cache_folder() -> Path:
     """
     Folder in which decodekit keeps files for this machine.
 
-    ``$DECODEKIT_CACHE``, or else ``$XDG_CACHE_HOME/decodekit``, or else ``~/.cache/decodekit``.
+    ``$DECODEKIT_CACHE``, or else ``$XDG_CACHE_HOME/decodekit``, or else ``~/.cache/decodekit``. A relative
+    path is one of the working directory.
     """
     own = os.environ.get("DECODEKIT_CACHE")
     cache = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-    return Path(own) if own else Path(cache) / "decodekit"
+    # Compilers run in a directory of their own.
+    return (Path(own) if own else Path(cache) / "decodekit").absolute()
 
 
 def cached_bytes() -> int:
