@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from decodekit.decoding.user_cache import cache_folder, kept_file
+from decodekit.decoding.user_cache import cache_folder
 
 
 @pytest.mark.parametrize(

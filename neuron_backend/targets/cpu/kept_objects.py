@@ -17,6 +17,7 @@ import torch
 
 from ....decoding.user_cache import kept_file
 from ...artifacts.machine import cpu_family, instruction_sets
+from .cpp_build import build
 
 
 def compiled_object(source: Path, options: Any) -> Path:
@@ -55,12 +56,7 @@ def _kept(name: str, sources: list[Path], options: Any) -> Path:
 
 
 def _built(sources: list[Path], options: Any, folder: Path) -> Path:
-    # Imported on demand: takes a second or two, and only compiling needs it.
-    from torch._inductor.cpp_builder import CppBuilder
-
-    builder = CppBuilder(sources[0].stem, list(map(str, sources)), options, str(folder))
-    builder.build()
-    return Path(builder.get_target_file_path())
+    return build(sources[0].stem, sources, options, folder)
 
 
 def _digest(folder: Path, options: Any) -> str:

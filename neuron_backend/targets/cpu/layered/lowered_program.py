@@ -14,6 +14,7 @@ from torch import Tensor
 from torch.fx import Node
 
 from ....artifacts.packages import Package
+from ..cpp_build import build
 from ..kernel_description import kernel_metadata
 from ..kernel_library import Library, NoLibrary
 from ..vector_instructions import vector_instructions
@@ -74,7 +75,7 @@ class LoweredProgram:
 def _compiled(source: str, objects: Sequence[Path]) -> bytes:
     """The shared library."""
     # Imported on demand: takes a second or two, and only compiling needs it.
-    from torch._inductor.cpp_builder import CppBuilder, CppTorchOptions
+    from torch._inductor.cpp_builder import CppTorchOptions
 
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "program.cpp"
@@ -82,6 +83,4 @@ def _compiled(source: str, objects: Sequence[Path]) -> bytes:
         # Memory is used again for numbers of other types.
         flags = ["-fno-strict-aliasing"]
         options: Any = CppTorchOptions(vec_isa=vector_instructions(), extra_flags=flags)
-        builder = CppBuilder("program", [str(path), *map(str, objects)], options, folder)
-        builder.build()
-        return Path(builder.get_target_file_path()).read_bytes()
+        return build("program", [path, *objects], options, Path(folder)).read_bytes()
