@@ -1,6 +1,7 @@
 """Decoders that are compiled once and kept in a folder."""
 
 import contextlib
+import functools
 import hashlib
 import inspect
 import json
@@ -14,10 +15,11 @@ from typing import Any
 
 import torch
 
-from .. import __version__
+from .. import __version__, neuron_backend
 from ..decoding.user_cache import cache_folder
 from ..decoding.validation import is_iterable, is_whole
 from ..neuron_backend import CompiledDecoder, compile_decoder, load_decoder
+from ..neuron_backend.artifacts.file_hashes import file_sha256
 from ..neuron_backend.artifacts.machine import cpu_family, instruction_sets
 from ..neuron_backend.artifacts.manifest import NAME
 from ..neuron_backend.models.model_source import find_config
@@ -30,6 +32,8 @@ _LOG = logging.getLogger(__name__)
 
 _OF_THE_RUN = ("progress", "threads")
 """Options that change nothing of what is kept."""
+
+_BACKEND = Path(inspect.getfile(neuron_backend)).parent
 
 _DEFAULTS = {name: option.default for name, option in inspect.signature(compile_decoder).parameters.items()}
 
@@ -55,8 +59,8 @@ def kept_folder(
     """
     The folder of the decoder of *source*, which need not be there.
 
-    It is another one for another state of the model's files, other options, another processor, and another
-    version of torch, transformers or decodekit.
+    It is another one for another state of the model's files, other options, another processor, another
+    version of torch, transformers or decodekit, and other sources of decodekit's backend.
 
     Args:
         source: The folder or hub id of a model, or a GGUF file.
@@ -153,10 +157,21 @@ def _name(source: str | os.PathLike[str], options: Mapping[str, Any]) -> str:
     plain = {name: _plain(name, value) for name, value in named.items() if name not in _OF_THE_RUN}
     given = {name: value for name, value in plain.items() if value != _plain(name, _DEFAULTS[name])}
     # transformers, whose module of the model was compiled, is not imported for its version.
-    versions = [torch.__version__, version("transformers"), __version__]
+    versions = [torch.__version__, version("transformers"), __version__, _sources_digest()]
     processor = [cpu_family(), instruction_sets(), instruction_limit()]
     known = json.dumps([str(path), state, given, versions, processor], sort_keys=True)
     return f"{path.name}-{hashlib.sha256(known.encode()).hexdigest()[:16]}"
+
+
+@functools.cache
+def _sources_digest() -> str:
+    """Digest of the sources that decide what a decoder computes; one version may have had others."""
+    known = hashlib.sha256()
+    for file in sorted(_BACKEND.rglob("*")):
+        # Bytecode differs by the interpreter alone.
+        if file.is_file() and "__pycache__" not in file.parts:
+            known.update(repr((str(file.relative_to(_BACKEND)), file_sha256(file))).encode())
+    return known.hexdigest()
 
 
 def _plain(name: str, value: Any) -> Any:

@@ -55,6 +55,22 @@ class TestFolder:
 
         assert before != kept_folder(source, SHAPE)
 
+    def test_is_another_for_other_sources_of_the_backend(
+        self, source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """A version may have had others."""
+        (tmp_path / "csrc").mkdir()
+        folders = []
+        for content in ("one", "two"):
+            (tmp_path / "csrc" / "kernels.h").write_text(content)
+            monkeypatch.setattr(kept_decoders, "_BACKEND", tmp_path)
+            kept_decoders._sources_digest.cache_clear()
+            folders.append(kept_folder(source, SHAPE))
+        monkeypatch.undo()
+        kept_decoders._sources_digest.cache_clear()
+
+        assert 3 == len({*folders, kept_folder(source, SHAPE)})
+
     def test_is_another_for_another_processor(self, source: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         """Machines that share a home keep a decoder each."""
         before = kept_folder(source, SHAPE)
