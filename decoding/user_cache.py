@@ -14,11 +14,27 @@ def cache_folder() -> Path:
 
     ``$DECODEKIT_CACHE``, or else ``$XDG_CACHE_HOME/decodekit``, or else ``~/.cache/decodekit``. A relative
     path is one of the working directory.
+
+    Raises:
+        OSError: It would be in the user's home, which is not known.
     """
-    own = os.environ.get("DECODEKIT_CACHE")
-    cache = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    if own := os.environ.get("DECODEKIT_CACHE"):
+        folder = Path(own)
+    elif shared := os.environ.get("XDG_CACHE_HOME"):
+        folder = Path(shared) / "decodekit"
+    else:
+        folder = _home() / ".cache" / "decodekit"
     # Compilers run in a directory of their own.
-    return (Path(own) if own else Path(cache) / "decodekit").absolute()
+    return folder.absolute()
+
+
+def _home() -> Path:
+    try:
+        return Path.home()
+    except RuntimeError as error:
+        raise FileNotFoundError(
+            "files are kept in the user's home, or where the variable DECODEKIT_CACHE says: got neither"
+        ) from error
 
 
 def cached_bytes() -> int:

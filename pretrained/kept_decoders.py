@@ -87,7 +87,7 @@ def kept_folder(
 
 def load_kept(kept: Path, options: Mapping[str, Any]) -> CompiledDecoder | None:
     """
-    The decoder in the folder *kept*; None if it is not there, or was damaged.
+    The decoder in the folder *kept*; None if it is not there, cannot be read, or was damaged.
 
     Args:
         kept: What :func:`kept_folder` says.
@@ -98,9 +98,9 @@ def load_kept(kept: Path, options: Mapping[str, Any]) -> CompiledDecoder | None:
         ValueError: A wrong number of threads.
     """
     check_threads(options.get("threads"))
-    if not (kept / NAME).exists():
-        return None
     with contextlib.suppress(ValueError, OSError):
+        if not (kept / NAME).exists():
+            return None
         decoder = load_decoder(kept, progress=options.get("progress"))
         decoder.threads = options.get("threads")
         return decoder

@@ -55,8 +55,8 @@ def kept(digest: str) -> dict[str, bytes] | None:
 
     The hash of the content is recorded, so that what was changed or written in part is not used.
     """
-    path = cache_folder() / _FOLDER / digest
     try:
+        path = cache_folder() / _FOLDER / digest
         content = path.read_bytes()
     except OSError:
         return None

@@ -28,11 +28,15 @@ def is_recorded(content: bytes) -> bool:
     A record counts if no other user can have written it: it and its folders must be this user's, or the
     administrator's, and no group or other user may write to them. Otherwise a warning says so.
     """
-    folder = cache_folder() / _PROGRAMS
-    entry = folder / sha256(content)
-    if not entry.is_file():
+    try:
+        folder = cache_folder() / _PROGRAMS
+        entry = folder / sha256(content)
+        if not entry.is_file():
+            return False
+        problem = next(filter(None, map(write_access_problem, (entry, folder, folder.parent))), None)
+    except OSError:
+        # Of a folder that cannot be searched, or in a home that is not known.
         return False
-    problem = next(filter(None, map(write_access_problem, (entry, folder, folder.parent))), None)
     if problem is not None:
         warnings.warn(f"{problem}; programs are compiled again", stacklevel=2)
     return problem is None

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from decodekit.decoding.user_cache import cache_folder
+from decodekit.decoding.user_cache import cache_folder, kept_file
 
 
 @pytest.mark.parametrize(
@@ -19,3 +19,34 @@ def test_a_relative_path_is_one_of_the_working_directory(
     monkeypatch.setenv(variable, "cache")
 
     assert tmp_path / folder == cache_folder()
+
+
+@pytest.fixture
+def homeless(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A user who is not in the system's list, without $HOME."""
+
+    def unknown() -> Path:
+        raise RuntimeError("no home")
+
+    monkeypatch.setattr(Path, "home", unknown)
+    for variable in ("DECODEKIT_CACHE", "XDG_CACHE_HOME"):
+        monkeypatch.delenv(variable, raising=False)
+
+
+@pytest.mark.usefixtures("homeless")
+@pytest.mark.parametrize("variable", ["DECODEKIT_CACHE", "XDG_CACHE_HOME"])
+def test_a_home_is_not_needed_where_a_folder_is_named(
+    variable: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By either variable."""
+    monkeypatch.setenv(variable, str(tmp_path))
+
+    assert tmp_path in (cache_folder(), cache_folder().parent)
+
+
+@pytest.mark.usefixtures("homeless")
+def test_without_a_home_nothing_is_kept(tmp_path: Path) -> None:
+    """As where a folder cannot be written; the refusal names the variable."""
+    assert kept_file("any", "name", lambda folder: folder / "made") is None
+    with pytest.raises(FileNotFoundError, match="the variable DECODEKIT_CACHE says: got neither"):
+        cache_folder()

@@ -14,7 +14,7 @@ from decodekit.neuron_backend import compile_decoder, load_decoder
 from decodekit.neuron_backend.targets.cpu.cpu_target import CpuTarget
 from decodekit.neuron_backend.targets.registry import resolve
 from decodekit.pretrained import kept_decoders
-from decodekit.pretrained.kept_decoders import compile_and_keep, kept_folder
+from decodekit.pretrained.kept_decoders import compile_and_keep, kept_folder, load_kept
 
 from .test_from_files import words
 
@@ -165,6 +165,11 @@ def test_a_cache_that_cannot_be_written_is_said(
 
     assert isinstance(compile_and_keep(source, {}, tmp_path / "kept"), Unsaved)
     assert "not kept, to be compiled again next time: no space" in caplog.text
+
+
+def test_a_folder_that_cannot_be_searched_has_no_decoder(tmp_path: Path) -> None:
+    """A name that is too long fails as a folder without permission does, for the administrator too."""
+    assert load_kept(tmp_path / ("x" * 300), {}) is None
 
 
 @pytest.mark.slow

@@ -24,6 +24,14 @@ def test_an_unwritable_cache_records_nothing(monkeypatch, tmp_path):
     assert not trust.is_recorded(b"ours")
 
 
+def test_a_cache_that_cannot_be_searched_has_no_records(monkeypatch, tmp_path):
+    """A name that is too long fails as a folder without permission does, for the administrator too."""
+    monkeypatch.setenv("DECODEKIT_CACHE", str(tmp_path / ("x" * 300)))
+    trust.record(b"ours")
+
+    assert not trust.is_recorded(b"ours")
+
+
 def test_is_kept_below_the_users_cache(monkeypatch, tmp_path):
     """Without DECODEKIT_CACHE, below XDG_CACHE_HOME."""
     monkeypatch.delenv("DECODEKIT_CACHE")
