@@ -2,7 +2,8 @@
 Compiled C++ of our own, kept in the user's cache folder for this machine.
 
 The name of a file changes with its source, all that it may include, the compiler, its flags, torch and the
-processor. Where the folder cannot be trusted, files are compiled again by each process.
+processor. Where the folder cannot be trusted, or a file in it cannot be loaded, files are compiled again by
+each process.
 """
 
 import atexit
@@ -20,7 +21,7 @@ from ...artifacts.machine import cpu_family, instruction_sets
 from .cpp_build import build
 
 
-def compiled_object(source: Path, options: Any) -> Path:
+def compiled_object(source: Path, options: Any, *, kept: bool = True) -> Path:
     """
     The object file of *source*.
 
@@ -29,25 +30,27 @@ def compiled_object(source: Path, options: Any) -> Path:
 
         options: Inductor's compiler options, with ``compile_only``.
 
+        kept: Whether it may be one that was kept, and is kept; otherwise it is made for this process.
+
     Raises:
         RuntimeError: The compiler failed.
     """
-    return _kept(f"{source.stem}-{_digest(source.parent, options)}.o", [source], options)
+    return _made(f"{source.stem}-{_digest(source.parent, options)}.o", [source], options, kept)
 
 
-def shared_library(name: str, objects: list[Path], options: Any) -> Path:
+def shared_library(name: str, objects: list[Path], options: Any, *, kept: bool = True) -> Path:
     """
     The shared library of *objects* that :func:`compiled_object` made; arguments and errors as there.
 
     Its name has those of the objects, and so their digests.
     """
     digest = hashlib.sha256("".join(path.name for path in objects).encode()).hexdigest()[:16]
-    return _kept(f"{name}-{digest}.so", objects, options)
+    return _made(f"{name}-{digest}.so", objects, options, kept)
 
 
-def _kept(name: str, sources: list[Path], options: Any) -> Path:
+def _made(name: str, sources: list[Path], options: Any, kept: bool) -> Path:
     make = partial(_built, sources, options)
-    found = kept_file("compiled", name, make)
+    found = kept_file("compiled", name, make) if kept else None
     if found is not None:
         return found
     folder = Path(tempfile.mkdtemp(prefix="decodekit_"))

@@ -108,13 +108,13 @@ class Library(KernelCalls):
         Raises:
             RuntimeError: The compiler failed.
         """
-        # Imported on demand: takes a second or two, and only compiling needs it.
-        from torch._inductor.cpp_builder import CppTorchOptions
-
         options = compiler_options(dtype, tiled=tiled, limit=limit)
-        compiled = compiled_object(SOURCE, options)
-        shared = shared_library(_NAME, [compiled], CppTorchOptions(vec_isa=vector_instructions()))
-        return cls(compiled, dtype, ctypes.CDLL(str(shared)), tiled, limit)
+        try:
+            compiled, code = _loaded(options, kept=True)
+        except OSError:
+            # A kept one that is damaged, or in a file system without execution.
+            compiled, code = _loaded(options, kept=False)
+        return cls(compiled, dtype, code, tiled, limit)
 
     @property
     def objects(self) -> tuple[Path, ...]:
@@ -145,6 +145,16 @@ class Library(KernelCalls):
     def call(self, function: str, *arguments: Argument) -> None:
         """Call a C function."""
         self._code[function](*map(_c_value, arguments))
+
+
+def _loaded(options: Any, *, kept: bool) -> tuple[Path, ctypes.CDLL]:
+    """Object file and library of :data:`SOURCE`; ``OSError`` if the library cannot be loaded."""
+    # Imported on demand: takes a second or two, and only compiling needs it.
+    from torch._inductor.cpp_builder import CppTorchOptions
+
+    compiled = compiled_object(SOURCE, options, kept=kept)
+    linking = CppTorchOptions(vec_isa=vector_instructions())
+    return compiled, ctypes.CDLL(str(shared_library(_NAME, [compiled], linking, kept=kept)))
 
 
 def _c_value(argument: Argument) -> Any:

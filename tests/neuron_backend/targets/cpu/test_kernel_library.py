@@ -12,6 +12,7 @@ from decodekit.neuron_backend.artifacts.machine import instruction_sets
 from decodekit.neuron_backend.quantization.int4_linear import GROUP, Int4Linear
 from decodekit.neuron_backend.quantization.int8_blocks import to_blocks
 from decodekit.neuron_backend.quantization.int8_linear import MOST_INPUTS, Int8Linear
+from decodekit.neuron_backend.targets.cpu import kernel_library
 from decodekit.neuron_backend.targets.cpu.kernel_library import DTYPES, Library
 from decodekit.neuron_backend.threads import on_threads
 
@@ -245,3 +246,26 @@ def test_the_environment_is_restored(monkeypatch):
         with library(torch.float32, KINDS[0]).linked():
             assert os.environ["LIBRARY_PATH"] != before
         assert before == os.environ.get("LIBRARY_PATH")
+
+
+def test_a_kept_library_that_cannot_be_loaded_is_made_again(tmp_path, monkeypatch):
+    """Such as one that a crash of the system left without content."""
+    (tmp_path / "csrc").mkdir()
+    source = tmp_path / "csrc" / "two.cpp"
+    source.write_text('extern "C" int two() { return 2; }')
+    monkeypatch.setattr(kernel_library, "SOURCE", source)
+    monkeypatch.setenv("DECODEKIT_CACHE", str(tmp_path / "cache"))
+    whole = Library.compiled(torch.float32)
+    # Elsewhere, since a path that is loaded already is not read again.
+    monkeypatch.setenv("DECODEKIT_CACHE", str(tmp_path / "damaged"))
+    damaged = (tmp_path / "cache").rename(tmp_path / "damaged") / "compiled"
+    for kept in damaged.iterdir():
+        # The library in memory keeps its own file.
+        kept.unlink()
+        kept.touch(mode=0o700)
+
+    made = Library.compiled(torch.float32)
+
+    assert whole.object_file.name in {path.name for path in damaged.iterdir()}
+    assert damaged != made.object_file.parent
+    assert 2 == made._code.two()
