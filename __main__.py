@@ -136,7 +136,11 @@ def _add_compile(commands: Any) -> None:
     add("--weights", choices=("int8", "int4", "float8"), help="how linear layers are stored (as --dtype)")
     add("--threads", type=int, metavar="N", help="threads of a forward (torch's setting)")
     add("--tp-degree", type=int, default=1, metavar="N", help="shards (%(default)s; see compile_decoder)")
-    add("--compiler-args", metavar="ARGS", help="of neuronx-cc, in one string: '--auto-cast none -O1'")
+    add(
+        "--compiler-args",
+        metavar="ARGS",
+        help="of neuronx-cc, in one string: '--auto-cast none -O1'; a single one as --compiler-args=-O1",
+    )
     add("--quiet", action="store_true", help="no progress in the terminal")
 
 

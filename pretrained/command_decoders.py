@@ -49,14 +49,20 @@ def check_source(options: argparse.Namespace, source: str, flag: str) -> None:
             # A hub id may name nothing.
             find_config(source, name)
         return
-    values = vars(options)
-    given = [name for name in _OF_COMPILED if values[name] is not None]
     known = _compiled_with(saved)
-    for name in given:
-        if values[name] not in (known.get(name), "auto"):
+    # A draft model has widths of its own.
+    names = [name for name in _OF_COMPILED if flag != "--draft" or name != "widths"]
+    for name, value in ((name, getattr(options, name)) for name in names):
+        if value is not None and not _repeats(value, known.get(name)):
             has = f" with {known[name]}" if known.get(name) is not None else ""
             named = f"--{name.replace('_', '-')}"
             raise ValueError(f"{named} cannot be changed: {flag} {source} is a saved decoder{has}")
+
+
+def _repeats(value: Any, known: Any) -> bool:
+    """Whether the *value* of a flag leaves open or says what is *known* of a saved decoder."""
+    is_family = value == "neuron" and str(known).startswith("neuron-")
+    return value in (known, "auto") or is_family
 
 
 def _manifest(source: str) -> Manifest | None:

@@ -1,14 +1,17 @@
 """``python -m decodekit generate``: prompts, drafts, samples, JSON and saved decoders."""
 
+import argparse
 import io
 import json
 import pathlib
 import shutil
 
+import attrs
 import pytest
 
 from decodekit.__main__ import main
 from decodekit.neuron_backend import compile_decoder
+from decodekit.neuron_backend.artifacts.manifest import Manifest
 from decodekit.pretrained import command_decoders, command_generator, kept_decoders
 
 DRAFT = pathlib.Path(__file__).parents[2] / "examples" / "pair" / "draft"
@@ -141,6 +144,36 @@ def test_saved_decoders(tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[st
     ]:
         status, _, err = run(capsys, "--prompt", PROMPT, *flags, **saved)
         assert (1, True) == (status, message in err), err
+
+
+def test_a_saved_draft_has_widths_of_its_own(
+    tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """``--widths`` are the model's; other options are of both."""
+    compile_decoder(DRAFT, target="eager", dtype="float64", widths=(1, 2, 32), max_length=128).save(tmp_path)
+    draft = ("--prompt", PROMPT, "--draft", str(tmp_path), "--widths", "1", "5", "64")
+
+    assert run(capsys, "--prompt", PROMPT, *EAGER)[1] == run(capsys, *draft, *EAGER)[1]
+    assert "--dtype cannot be changed: --draft" in run(capsys, *draft, "--dtype", "float32")[2]
+
+
+@pytest.mark.parametrize("target", ["neuron-native", "neuron-traced"])
+def test_a_saved_decoder_for_neuron_is_named_as_it_was_compiled(
+    target: str, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """``neuron`` is what the installed packages offer."""
+    compile_decoder(DRAFT, target="eager", widths=(1,), max_length=16).save(tmp_path)
+    saved = attrs.evolve(Manifest.read(tmp_path), target=target)
+    monkeypatch.setattr(command_decoders, "_manifest", lambda _: saved)
+
+    def check(named: str) -> None:
+        options = dict.fromkeys(("dtype", "weights", "max_length", "widths", "threads"))
+        command_decoders.check_source(argparse.Namespace(**options, target=named), str(tmp_path), "--model")
+
+    for named in ("neuron", target, "auto"):
+        check(named)
+    with pytest.raises(ValueError, match=f"--target cannot be changed: .* with {target}"):
+        check("cpu")
 
 
 @pytest.mark.parametrize(
