@@ -11,12 +11,12 @@ import attrs
 
 from ..decoding.protocols import DecoderShape
 from ..neuron_backend import load_decoder
-from ..neuron_backend.artifacts.manifest import NAME, Manifest
+from ..neuron_backend.artifacts.manifest import Manifest
 from ..neuron_backend.compilation import check_shapes
 from ..neuron_backend.models.model_source import check_model, config_of, find_config
 from ..neuron_backend.progress_option import ProgressOption
+from ..neuron_backend.serialization.saved_manifest import saved_manifest
 from ..neuron_backend.targets.registry import NAMES, resolve
-from .from_files import is_saved_decoder
 from .kept_decoders import compile_and_keep, kept_folder, load_kept, with_target
 
 PROMPT_WIDTH = 64
@@ -67,12 +67,8 @@ def _repeats(value: Any, known: Any) -> bool:
 
 def _manifest(source: str) -> Manifest | None:
     """The manifest of a saved decoder, local or on the hub; None for a model."""
-    if not is_saved_decoder(source):
-        return None
-    from transformers.utils.hub import cached_file
-
-    folder = Path(source)
-    return Manifest.read(folder if folder.exists() else Path(str(cached_file(source, NAME))).parent)
+    found = saved_manifest(source)
+    return None if found is None else found[1]
 
 
 def _compiled_with(manifest: Manifest) -> dict[str, Any]:

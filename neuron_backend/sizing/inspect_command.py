@@ -2,15 +2,15 @@
 
 import argparse
 import json
-from pathlib import Path
 from typing import Any
 
 from ..artifacts.machine import instruction_sets
-from ..artifacts.manifest import NAME, Manifest
+from ..artifacts.manifest import Manifest
 from ..kv_cache.shapes import DEFAULT_WIDTHS, clip_widths, decoder_shape, default_max_length, neuron_widths
 from ..kv_cache.spans import decoder_spans
 from ..models.weights import weight_dtype
 from ..program_facts import list_kernels
+from ..serialization.saved_manifest import saved_manifest
 from ..targets.cpu.kernel_description import instruction_words, saved_kernels
 from .bandwidth import Bandwidth, largest_cache, measure_bandwidth, physical_memory
 from .instances import GIB, Instance, instance_named
@@ -33,7 +33,7 @@ def inspect(options: argparse.Namespace) -> int:
         report = _model(sizing) | _machine(sizing, measure_bandwidth(), physical_memory(), largest_cache())
     else:
         report = _model(sizing) | _instance(sizing, instance, options.tp_degree)
-    report |= _saved(Path(options.model))
+    report |= _saved(options.model)
     print(json.dumps(report, indent=2) if options.json else _text(report))
     return 0
 
@@ -45,8 +45,8 @@ def sizing_of(options: argparse.Namespace) -> Sizing:
     Raises:
         ValueError: The shape is invalid.
     """
-    if (saved := _manifest(Path(options.model))) is not None:
-        options = _completed(options, saved)
+    if (saved := saved_manifest(options.model)) is not None:
+        options = _completed(options, saved[1])
     facts, model = facts_of_config(options.model, weight_dtype(options.dtype))
     length = default_max_length(model.config) if options.max_length is None else options.max_length
     widths = options.widths or (
@@ -83,11 +83,6 @@ def _completed(options: argparse.Namespace, saved: Manifest) -> argparse.Namespa
     return argparse.Namespace(**{**vars(options), **own, **given})
 
 
-def _manifest(folder: Path) -> Manifest | None:
-    """What is written of a saved decoder in *folder*; None for another folder."""
-    return Manifest.read(folder) if (folder / NAME).is_file() else None
-
-
 def _model(sizing: Sizing) -> dict[str, Any]:
     facts, shape = sizing.model, sizing.shape
     return {
@@ -110,10 +105,13 @@ def _model(sizing: Sizing) -> dict[str, Any]:
     }
 
 
-def _saved(folder: Path) -> dict[str, Any]:
-    """What a saved decoder's *folder* holds; nothing for another folder."""
-    saved = _manifest(folder)
-    return {} if saved is None else {"saved": {"target": saved.target, "kernels": saved_kernels(folder)}}
+def _saved(model: str) -> dict[str, Any]:
+    """What is saved with *model*; nothing of one that is no saved decoder."""
+    if (found := saved_manifest(model)) is None:
+        return {}
+    folder, saved = found
+    # None of a repository whose programs are not downloaded yet.
+    return {"saved": {"target": saved.target, "kernels": saved_kernels(folder)}}
 
 
 def _instance(sizing: Sizing, instance: Instance, degree: int | None) -> dict[str, Any]:

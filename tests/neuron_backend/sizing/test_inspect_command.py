@@ -12,6 +12,7 @@ from decodekit.neuron_backend.sizing.model_facts import facts_of_config
 from decodekit.neuron_backend.sizing.sizing import Sizing
 from decodekit.neuron_backend.static_decoder import StaticDecoder
 
+from ...hub_stand_in import running_hub
 from ..models.test_gguf_file import made, write_gguf
 
 
@@ -57,6 +58,20 @@ def test_a_saved_decoder_has_its_own_sizes(tiny_model, tmp_path, capsys):
         report[name] for name in ("batch_size", "max_length", "widths", "weights")
     )
     assert (2, 64, [1, 5, 64]) == tuple(other[name] for name in ("batch_size", "max_length", "widths"))
+
+
+def test_a_saved_decoder_on_the_hub_has_its_own_sizes(tiny_model, tmp_path, capsys, monkeypatch):
+    """Of which the files that say so are downloaded, and no weights."""
+    options = {"batch_size": 3, "max_length": 96, "widths": (1, 7), "weights": "int8", "target": "eager"}
+    with running_hub(monkeypatch, tmp_path / "hub") as hub:
+        compile_decoder(tiny_model("llama"), **options).push_to_hub("user/tiny")
+        report = inspect(capsys, "user/tiny")
+
+    assert (3, 96, [1, 7], "int8") == tuple(
+        report[name] for name in ("batch_size", "max_length", "widths", "weights")
+    )
+    assert {"target": "eager", "kernels": {}} == report["saved"]
+    assert {"config.json", "decoder.json"} == set(hub.downloads)
 
 
 def test_a_gguf_file(tmp_path, capsys):
