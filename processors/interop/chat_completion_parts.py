@@ -40,8 +40,9 @@ def chat_completion_parts(request: ChatCompletionRequest, base: Parts, max_lengt
     Args:
         request: What the client asks for.
 
-        base: A generator, of which the tokenizer, the end-of-sequence tokens and the drafter are kept; the
-            verification too, unless it compares distributions and the temperature is 0.
+        base: A generator, of which the tokenizer, the end-of-sequence tokens, the drafter and whether the
+            text shows special tokens are kept; the verification too, unless it compares distributions and
+            the temperature is 0. The text never begins with the prompt.
 
         max_length: The decoder's positions, which bound a completion without a limit of its own.
 
@@ -51,13 +52,15 @@ def chat_completion_parts(request: ChatCompletionRequest, base: Parts, max_lengt
     ends = _end_tokens(base.stop_condition)
     chain, stop = (
         Chain(_stages(request, base.tokenizer, ends)),
-        _stop(request, base.tokenizer, ends, max_length),
+        _stop(request, base, ends, max_length),
     )
     sampler = Sample(request.seed) if request.temperature else Greedy()
     # Nothing is random in a greedy text, so there are no distributions to compare.
     exact = not request.temperature and compares_scores(base.verification)
     verification = ExactMatch() if exact else base.verification
-    return attrs.evolve(base, processors=chain, sampler=sampler, stop=stop, verification=verification)
+    return attrs.evolve(
+        base, processors=chain, sampler=sampler, stop=stop, verification=verification, echo_prompt=False
+    )
 
 
 def _stages(request: ChatCompletionRequest, tokenizer: Any, ends: tuple[int, ...]) -> list[Processor]:
@@ -81,13 +84,15 @@ def _stages(request: ChatCompletionRequest, tokenizer: Any, ends: tuple[int, ...
 
 
 def _stop(
-    request: ChatCompletionRequest, tokenizer: Any, ends: tuple[int, ...], max_length: int
+    request: ChatCompletionRequest, base: Parts, ends: tuple[int, ...], max_length: int
 ) -> StopCondition:
     limit = request.max_completion_tokens or request.max_tokens or max_length
     stop: StopCondition = MaxNewTokens(min(limit, max_length))
     strings = request.stop
     if strings is not None and strings != []:
-        stop = checked("stop", lambda: StopStrings(strings, tokenizer)) | stop
+        # A match is searched for in the text that the client gets.
+        skip = base.skip_special_tokens
+        stop = checked("stop", lambda: StopStrings(strings, base.tokenizer, skip_special_tokens=skip)) | stop
     return EndOfSequence(ends) | stop if ends else stop
 
 

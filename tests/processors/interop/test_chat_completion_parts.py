@@ -109,6 +109,23 @@ class TestParts:
         assert isinstance(strings, StopStrings)
         assert isinstance(limit, MaxNewTokens)
 
+    def test_stop_strings_read_the_text_of_the_base(self, base: Generator) -> None:
+        """With special tokens in it where the base shows them."""
+        shows = attrs.evolve(base, skip_special_tokens=False)
+        _, strings, _ = conditions(parts_of(shows, stop="a", max_tokens=4).stop)
+
+        assert isinstance(strings, StopStrings)
+        assert strings.skip_special_tokens is False
+
+    def test_the_text_is_the_answer_alone(self, base: Generator) -> None:
+        """Also where the base's texts begin with the prompt."""
+        echoes = attrs.evolve(base, echo_prompt=True)
+        generator, plain = (parts_of(one, temperature=0, max_tokens=4) for one in (echoes, base))
+
+        assert isinstance(generator, Generator)
+        assert isinstance(plain, Generator)
+        assert generator([3, 4]).text == plain([3, 4]).text
+
     @pytest.mark.parametrize("verification", [RejectionSampling(), BlockVerification()])
     def test_a_greedy_text_compares_no_distributions(self, base: Generator, verification: Any) -> None:
         """So a request with temperature 0 is served, whatever others are verified by."""
