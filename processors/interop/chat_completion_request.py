@@ -24,6 +24,12 @@ _MOST_CHOICES = 128
 _MOST_TOP = 20
 """The API's bound of *top_logprobs*."""
 
+_MOST_STOPS = 4
+"""The API's bound of the texts in *stop*."""
+
+_LONGEST_STOP = 1000
+"""Characters of a text in *stop*: the search for it keeps a state for each."""
+
 
 def _number(text: str, holds: Callable[[float], bool], default: float) -> Any:
     return attrs.field(default=default, converter=as_real, validator=rule(one_real(text, holds)))
@@ -52,6 +58,14 @@ def _object() -> Any:
 def _a_text_or_texts(instance: Any, attribute: "attrs.Attribute[Any]", value: Any) -> None:
     if value is not None and not isinstance(value, str | list):
         raise TypeError(f"'{attribute.name}' must be a text or a list of texts: got {value!r:.200}")
+    texts = value if isinstance(value, list) else [value]
+    if len(texts) > _MOST_STOPS:
+        raise ValueError(f"'{attribute.name}' must have at most {_MOST_STOPS} texts: got {len(texts)}")
+    longest = max((len(text) for text in texts if isinstance(text, str)), default=0)
+    if longest > _LONGEST_STOP:
+        raise ValueError(
+            f"'{attribute.name}' must have at most {_LONGEST_STOP} characters in each text: got {longest}"
+        )
 
 
 @attrs.frozen(eq=False, kw_only=True)
@@ -87,6 +101,8 @@ class ChatCompletionRequest:
     )
     seed: int | None = _whole()
     stop: str | list[str] | None = attrs.field(default=None, validator=rule(_a_text_or_texts))
+    """At most 4 texts of at most 1,000 characters each."""
+
     logprobs: bool = _flag()
     top_logprobs: int | None = _whole(validators.ge(0), validators.le(_MOST_TOP))
     response_format: Mapping[str, Any] | None = _object()

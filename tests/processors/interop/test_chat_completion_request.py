@@ -73,6 +73,26 @@ class TestFields:
         with pytest.raises(InvalidRequestError, match="'stop' must be a text or a list of texts"):
             ChatCompletionRequest.of({**BODY, "stop": stop})
 
+    @pytest.mark.parametrize(
+        ("stop", "message"),
+        [
+            (["a"] * 5, "'stop' must have at most 4 texts: got 5"),
+            ("x" * 5000, "'stop' must have at most 1000 characters in each text: got 5000"),
+            (["a", "x" * 1001], "at most 1000 characters in each text: got 1001"),
+        ],
+    )
+    def test_too_much_to_stop_at(self, stop: Any, message: str) -> None:
+        """A search for it would take memory and time for each character."""
+        with pytest.raises(InvalidRequestError, match=message) as refused:
+            ChatCompletionRequest.of({**BODY, "stop": stop})
+
+        assert "stop" == refused.value.parameter
+
+    @pytest.mark.parametrize("stop", [["a"] * 4, "x" * 1000])
+    def test_the_most_to_stop_at(self, stop: Any) -> None:
+        """The bounds are included."""
+        assert stop == ChatCompletionRequest.of({**BODY, "stop": stop}).stop
+
     def test_an_unknown_name_that_is_no_text(self) -> None:
         """The refusal can be sent as UTF-8."""
         with pytest.raises(InvalidRequestError) as refused:
