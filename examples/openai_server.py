@@ -85,7 +85,10 @@ class ChatServer:
             messages = completion.server_sent_events(handle, request.n, len(prompt), request.include_usage)
             return EventStreamResponse(messages, handle)
         result = await result_unless_disconnected(handle, http)
-        return Response(status_code=499) if result is None else JSONResponse(completion.whole(result))
+        if result is None:
+            return Response(status_code=499)
+        # In a thread: so do many log-probabilities.
+        return await asyncio.to_thread(lambda: JSONResponse(completion.whole(result)))
 
     def read(self, body: bytes) -> tuple[ChatCompletionRequest, Parts, list[int]]:
         """The request, its parts, and the ids of its prompt."""

@@ -1,5 +1,6 @@
 """The example server, asked by OpenAI's own client: its answers are those of a generator's call."""
 
+import asyncio
 import importlib.util
 import json
 import pathlib
@@ -39,6 +40,7 @@ from decodekit.decoding import (
 )
 from decodekit.neuron_backend import compile_decoder
 from decodekit.processors import FrequencyPenalty, PresencePenalty, Temperature, TopP
+from decodekit.streaming.chat_completion import ChatCompletion
 from decodekit.testing import ScriptedDecoder
 
 ROOT = pathlib.Path(__file__).parents[2]
@@ -301,6 +303,19 @@ class TestAnswers:
             )
         assert [] == served.ask(max_tokens=1, logprobs=True).choices[0].logprobs.content[0].top_logprobs
         assert served.ask(max_tokens=1).choices[0].logprobs is None
+
+    def test_an_answer_is_written_in_a_thread(self, served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+        """Many log-probabilities take time, in which other clients are served."""
+        whole, loops = ChatCompletion.whole, []
+
+        def recording(completion: ChatCompletion, result: Any) -> Any:
+            loops.append(asyncio._get_running_loop())
+            return whole(completion, result)
+
+        monkeypatch.setattr(ChatCompletion, "whole", recording)
+        served.ask(max_tokens=2, logprobs=True)
+
+        assert [None] == loops
 
     def test_a_json_schema(self, served: Served) -> None:
         """Every answer is of the schema, of any seed; ``json_object`` is any object."""
