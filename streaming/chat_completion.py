@@ -6,12 +6,13 @@ server-sent events without names, each with a chunk as JSON; the last one is ``[
 generation fails, an event with an ``error`` ends it, which clients raise.
 """
 
+import functools
 import json
 import logging
 import math
 import time
 import uuid
-from collections.abc import AsyncGenerator, AsyncIterable, Iterable
+from collections.abc import AsyncGenerator, AsyncIterable, Callable, Iterable
 from typing import Any
 
 import attrs
@@ -52,7 +53,7 @@ class ChatCompletion:
     """The name that the client knows."""
 
     tokenizer: Any
-    """Spells the tokens of log-probabilities."""
+    """Spells the tokens of log-probabilities; must not change after the first of them."""
 
     id: str = attrs.field(factory=lambda: f"chatcmpl-{uuid.uuid4().hex}")
     created: int = attrs.field(factory=lambda: int(time.time()))
@@ -117,11 +118,15 @@ class ChatCompletion:
     def _message(self, choices: list[dict[str, Any]], more: dict[str, Any]) -> str:
         return _message({**self._head("chat.completion.chunk"), "choices": choices, **more})
 
+    @functools.cached_property
+    def _spell(self) -> Callable[[int], bytes]:
+        # Once for all: whether a tokenizer has changed is told by all of its added tokens.
+        return token_speller(self.tokenizer)
+
     def _logprobs(self, logprobs: Iterable[TokenLogprob] | None) -> dict[str, Any] | None:
         if logprobs is None:
             return None
-        # Once for all: whether a tokenizer has changed is told by all of its added tokens.
-        spell = token_speller(self.tokenizer)
+        spell = self._spell
         content = [
             {
                 **_token(spell(one.id), one.logprob),
