@@ -51,7 +51,7 @@ def read_turns(file: str | PathLike[str]) -> tuple[str | None, int, tuple[Turn, 
             turns.append(_from_json(row, before))
         system, random_stream = session["system"], session["random_stream"]
         _require((system is None or isinstance(system, str)) and is_whole(random_stream))
-    except (KeyError, TypeError, ValueError, IndexError) as error:
+    except (IndexError, KeyError, RecursionError, TypeError, ValueError) as error:
         raise ValueError(f"'file' must be a session that save() has written: got {file}") from error
     return system, random_stream, tuple(turns)
 

@@ -111,10 +111,11 @@ def test_other_files_are_refused(change: Any, file: Path) -> None:
 
 
 def test_what_is_no_json_is_no_session(file: Path) -> None:
-    """Text, and no file at all."""
-    file.write_text("a: b")
-    with pytest.raises(ValueError, match="must be a session"):
-        Session.load(file, generator())
+    """Text, brackets deeper than the parser follows, and no file at all."""
+    for text in ("a: b", "[" * 100_000):
+        file.write_text(text)
+        with pytest.raises(ValueError, match="must be a session"):
+            Session.load(file, generator())
     with pytest.raises(FileNotFoundError):
         Session.load(file.with_suffix(".none"), generator())
 
