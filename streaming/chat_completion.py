@@ -21,7 +21,7 @@ from ..decoding.protocols import Finish
 from ..decoding.results.events import Event
 from ..decoding.results.generation import Generation
 from ..decoding.results.logprobs import TokenLogprob
-from ..decoding.text.byte_level import token_speller
+from ..decoding.text.token_bytes import token_speller
 from .sse import generic_message
 
 _LOG = logging.getLogger(__name__)

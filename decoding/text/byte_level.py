@@ -1,10 +1,10 @@
 """Detokenization of byte-level vocabularies: every token is a byte string."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import attrs
 
-from .token_pieces import BYTE_OF, TokenPieces, pieces_of
+from .token_pieces import BYTE_OF, TokenPieces
 from .tokenizer import Tokenizer, decode_ids
 from .utf8 import open_from
 
@@ -55,15 +55,3 @@ class ByteLevelText:
         if any(character not in BYTE_OF for character in token):
             return token.encode()
         return bytes(BYTE_OF[character] for character in token)
-
-
-def token_speller(tokenizer: Tokenizer) -> Callable[[int], bytes]:
-    """
-    A function from a token to its own bytes, special tokens included; maybe a part of a character.
-
-    Of a vocabulary that is not byte-level they are those of the text that the token alone decodes to.
-    """
-    pieces = pieces_of(tokenizer, skip_special_tokens=False)
-    if pieces.byte_level:
-        return ByteLevelText(tokenizer, False, pieces)._bytes_of
-    return lambda token: decode_ids(tokenizer, [token], skip_special_tokens=False).encode()

@@ -1,7 +1,7 @@
 """The bytes that each token of a tokenizer adds to a text."""
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from types import MappingProxyType
 from typing import Any
 
@@ -9,7 +9,7 @@ import attrs
 
 from .per_tokenizer import PerTokenizer
 from .token_pieces import BYTE_OF
-from .tokenizer import decode_ids, is_byte_level
+from .tokenizer import Tokenizer, decode_ids, is_byte_level
 
 _BYTE_TOKEN = re.compile("<0x([0-9A-Fa-f]{2})>")
 
@@ -45,6 +45,26 @@ def spelled_bytes(tokenizer: Any) -> dict[int, bytes] | None:
         for name, index in sorted(names.items(), key=_bytes_first)
         if index not in special
     }
+
+
+_SPELLED: PerTokenizer[dict[int, bytes] | None] = PerTokenizer(spelled_bytes)
+
+
+def token_speller(tokenizer: Tokenizer) -> Callable[[int], bytes]:
+    """
+    A function from a token to its own bytes, special tokens included; maybe a part of a character.
+
+    By the spelling of the vocabulary where it is known (:func:`spelled_bytes`); of another vocabulary, and
+    of special tokens, they are those of the text that the token alone decodes to.
+    """
+    spelled = _SPELLED.of(tokenizer) if callable(getattr(tokenizer, "get_vocab", None)) else None
+
+    def bytes_of(token: int) -> bytes:
+        if spelled is not None and token in spelled:
+            return spelled[token]
+        return decode_ids(tokenizer, [token], skip_special_tokens=False).encode()
+
+    return bytes_of
 
 
 def token_bytes(tokenizer: Any) -> Mapping[int, bytes]:

@@ -8,7 +8,9 @@ from hypothesis import given, strategies as st
 from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
-from decodekit.decoding.text.byte_level import token_speller
+from decodekit.decoding.text.token_bytes import token_speller
+
+from ...speculation.drafters.tokenizers_for_drafts import TEXT, tokenizer
 
 PAIR = pathlib.Path(__file__).parents[3] / "examples" / "pair" / "target"
 BYTES: Any = AutoTokenizer.from_pretrained(PAIR)
@@ -26,6 +28,16 @@ def test_the_bytes_of_a_text_add_up(text: str) -> None:
 def test_a_special_token_and_one_that_is_none(token: int, expected: bytes) -> None:
     """The first is spelled out, and the second has no bytes."""
     assert expected == token_speller(BYTES)(token)
+
+
+@pytest.mark.parametrize("text", [TEXT, "한 Я"])
+def test_sentence_pieces(text: str) -> None:
+    """With their spaces, and single bytes of characters that have no token."""
+    known = tokenizer("pieces")
+    spell = token_speller(known)
+
+    spelled = b"".join(spell(token) for token in known(text, add_special_tokens=False)["input_ids"])
+    assert text.encode() == spelled.removeprefix(b" ")
 
 
 def test_another_kind_of_vocabulary() -> None:
