@@ -161,7 +161,7 @@ class Batcher:
     @property
     def num_waiting(self) -> int:
         """The prompts and samples that wait for a row, or for the next step."""
-        return len(self._arrived) + len(self._table.waiting.requests)
+        return len(self._arrived) + len(self._table.waiting)
 
     def submit(
         self,
@@ -475,7 +475,7 @@ class Batcher:
             # What an exception has left.
             self._tell()
             with self._lock:
-                self._table.waiting.requests += self._arrived
+                self._table.waiting.add(self._arrived)
                 self._arrived.clear()
             self._collect(self._table.end_due)
             self._tell()

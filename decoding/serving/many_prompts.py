@@ -50,7 +50,7 @@ def events_of_many(
     # All have the same priority, so that the order is that of the prompts.
     table = RequestTable(feeder, timers, PrefillPace(widths, widths[-1]), WaitingLine(1.0), exact_width)
     with tokenizers_unchanged():
-        table.waiting.requests += _requests(parts, feeder, history, timers, logprobs)
+        table.waiting.add(_requests(parts, feeder, history, timers, logprobs))
     return _events(table, parts, timers)
 
 
@@ -82,7 +82,7 @@ def _check_values(parts: Parts, vocab_size: int, history: History) -> None:
 
 def _events(table: RequestTable, parts: Parts, timers: Timers) -> EventStream:
     # The parts keep the decoder alive while it runs, which the feeder does not.
-    while parts and (table.seated or table.waiting.requests):
+    while parts and (table.seated or table.waiting):
         for _, news in table.step():
             if not isinstance(news, Event):
                 raise news

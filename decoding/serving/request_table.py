@@ -74,7 +74,7 @@ class RequestTable:
         Raises:
             Exception: The decoder's own; the requests are left as they were.
         """
-        self._seat_newcomers(time.monotonic())
+        self._seat_newcomers()
         for active, request in self._seated.items():
             if active.paused != (must_pause := request.must_pause):
                 self._loop.pause(active, must_pause)
@@ -103,12 +103,12 @@ class RequestTable:
         """Take out the requests that were cancelled or whose time is over, and what they are told."""
         told: list[Told] = []
         now = time.monotonic()
-        for request in [*self._seated.values(), *self.waiting.requests]:
+        for request in [*self._seated.values(), *self.waiting]:
             finish = request.due(now)
             if finish is None:
                 continue
             if request.seat is None:
-                self.waiting.requests.remove(request)
+                self.waiting.remove(request)
             self._leave(request)
             try:
                 told.append((request, request.last_event(finish)))
@@ -119,10 +119,10 @@ class RequestTable:
     def clear(self) -> list[BatchedRequest]:
         """Take out all requests, and return them."""
         never_seated = [request for request, _ in self._taken_failures() if request.seat is None]
-        taken = [*self._seated.values(), *self.waiting.requests, *never_seated]
+        taken = [*self._seated.values(), *self.waiting, *never_seated]
         for request in list(self._seated.values()):
             self._leave(request)
-        self.waiting.requests.clear()
+        self.waiting.clear()
         return taken
 
     def _answers(
@@ -142,11 +142,11 @@ class RequestTable:
             if event.finish is None:
                 yield request, error
 
-    def _seat_newcomers(self, now: float) -> None:
-        free = self._loop.free() if self.waiting.requests else []
-        while free and self.waiting.requests:
+    def _seat_newcomers(self) -> None:
+        free = self._loop.free() if self.waiting else []
+        while free and self.waiting:
             held = self.feeder.held()
-            request = self.waiting.next(now)
+            request = self.waiting.next()
             try:
                 # A guided decoder asks for the negative prompt, which may be a function of the user's.
                 overlap = self.feeder.overlap(request.prompt)

@@ -1,5 +1,9 @@
 """The order in which waiting requests are seated."""
 
+import heapq
+import itertools
+from collections.abc import Iterable, Iterator
+
 import attrs
 
 from .batched_request import BatchedRequest
@@ -8,7 +12,7 @@ from .batched_request import BatchedRequest
 @attrs.define(eq=False)
 class WaitingLine:
     """
-    Requests that wait for a row: by priority, then by arrival.
+    Requests that wait for a row: by priority, then by arrival. Iteration is in the order of arrival.
 
     A priority grows by 1 with every *ageing* seconds of waiting, so that no request waits for ever behind
     others of higher priority.
@@ -17,11 +21,45 @@ class WaitingLine:
     ageing: float
     """Seconds, above 0."""
 
-    requests: list[BatchedRequest] = attrs.field(factory=list, init=False)
+    _waiting: dict[BatchedRequest, None] = attrs.field(factory=dict, init=False)
     """In the order of arrival."""
 
-    def next(self, now: float) -> BatchedRequest:
-        """Take out the request that is to be seated *now*, in seconds of ``time.monotonic``."""
-        chosen = max(self.requests, key=lambda one: one.priority + (now - one.submitted) / self.ageing)
-        self.requests.remove(chosen)
-        return chosen
+    _ranks: list[tuple[float, int, BatchedRequest]] = attrs.field(factory=list, init=False)
+    """A heap with the next request first. One may be in it twice, after an interrupt of :meth:`add`."""
+
+    _arrivals: Iterator[int] = attrs.field(factory=itertools.count, init=False)
+
+    def __len__(self) -> int:
+        """The number of requests."""
+        return len(self._waiting)
+
+    def __iter__(self) -> Iterator[BatchedRequest]:
+        """The requests, in the order of arrival."""
+        return iter(self._waiting)
+
+    def add(self, requests: Iterable[BatchedRequest]) -> None:
+        """Let *requests* wait, the first one first."""
+        for request in requests:
+            # All priorities grow alike, so that the order of two requests does not change with time.
+            rank = request.submitted / self.ageing - request.priority
+            heapq.heappush(self._ranks, (rank, next(self._arrivals), request))
+            self._waiting[request] = None
+
+    def remove(self, request: BatchedRequest) -> None:
+        """Take out a *request* that is not to be seated."""
+        del self._waiting[request]
+        self._ranks = [entry for entry in self._ranks if entry[2] is not request]
+        heapq.heapify(self._ranks)
+
+    def clear(self) -> None:
+        """Take out all requests."""
+        self._waiting.clear()
+        self._ranks.clear()
+
+    def next(self) -> BatchedRequest:
+        """Take out the request that is to be seated first."""
+        while True:
+            _, _, request = heapq.heappop(self._ranks)
+            if request in self._waiting:
+                del self._waiting[request]
+                return request
