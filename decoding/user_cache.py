@@ -80,7 +80,8 @@ def kept_file(folder: str, name: str, make: Callable[[Path], Path]) -> Path | No
         if any(map(write_access_problem, (own, own.parent))):
             return None
         path = own / name
-        if not path.is_file():
+        # A crash of the machine may leave it empty.
+        if not path.is_file() or path.stat().st_size == 0:
             # Under another name first: several processes may make it at once.
             with tempfile.TemporaryDirectory(dir=own) as temporary:
                 made = make(Path(temporary))

@@ -46,10 +46,17 @@ def machine_facts() -> dict[str, Any]:
         "C++ compiler": compiler or f"none: {INSTALL_COMPILER} installs one",
         "Neuron": str(neuron).splitlines(),
         "GPU": torch.cuda.get_device_name() if lack is None else f"none: {lack}",
-        "cache folder": str(cache_folder()),
-        "cache size": f"{cached_bytes() / 1e6:.0f} MB; it may be deleted, and is made again",
+        **_cache_facts(),
         "target auto": automatic_target().name,
     }
+
+
+def _cache_facts() -> dict[str, str]:
+    try:
+        size = f"{cached_bytes() / 1e6:.0f} MB; it may be deleted, and is made again"
+        return {"cache folder": str(cache_folder()), "cache size": size}
+    except OSError as error:
+        return {"cache folder": f"none: {error}"}
 
 
 def _version(name: str) -> str | None:

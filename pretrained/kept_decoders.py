@@ -76,7 +76,7 @@ def kept_folder(
         ValueError: The decoder is divided over cores or processes, there is no such target, or
             ``$DECODEKIT_MAX_CPU_ISA`` is none of its values.
 
-        FileNotFoundError: There is no such model.
+        FileNotFoundError: There is no such model, or *cache* is None and there is no home for the cache.
     """
     if options.get("tp_degree", 1) != 1:
         raise ValueError(

@@ -1,7 +1,6 @@
 """Continuous batching: many requests, each with its own parts, on one decoder."""
 
 import asyncio
-import contextlib
 import logging
 import math
 import threading
@@ -10,6 +9,7 @@ import weakref
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from typing import Any, Self
 
 import attrs
@@ -412,9 +412,12 @@ class Batcher:
                 taken = self._stepping.acquire(blocking=False)
                 advanced = taken and (ready() or self._advance())
             finally:
-                # Not where it was taken: an interrupt may come before that is noted.
-                with contextlib.suppress(RuntimeError):
+                # Whatever `taken` is: an interrupt may come before that is noted. And nothing else is called
+                # before, where another interrupt would be raised.
+                try:  # noqa: SIM105
                     self._stepping.release()
+                except RuntimeError:
+                    pass
             if taken:
                 self.notify()
             if advanced:
@@ -602,7 +605,7 @@ def _end_unqueued(requests: list[BatchedRequest], handle: RequestHandle) -> None
         handle.add(event)
 
 
-@contextlib.contextmanager
+@contextmanager
 def _reporting(streamer: Any) -> Iterator[None]:
     """Tell *streamer* what the block raises: a consumer may be waiting at its other end."""
     try:

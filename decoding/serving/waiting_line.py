@@ -25,7 +25,11 @@ class WaitingLine:
     """In the order of arrival."""
 
     _ranks: list[tuple[float, int, BatchedRequest]] = attrs.field(factory=list, init=False)
-    """A heap with the next request first. One may be in it twice, after an interrupt of :meth:`add`."""
+    """
+    A heap with the next request first.
+
+    Requests that were removed may still be in it, and, after an interrupt of :meth:`add`, one twice.
+    """
 
     _arrivals: Iterator[int] = attrs.field(factory=itertools.count, init=False)
 
@@ -48,8 +52,10 @@ class WaitingLine:
     def remove(self, request: BatchedRequest) -> None:
         """Take out a *request* that is not to be seated."""
         del self._waiting[request]
-        self._ranks = [entry for entry in self._ranks if entry[2] is not request]
-        heapq.heapify(self._ranks)
+        # Not in each call: many are taken out one after the other when all are cancelled.
+        if len(self._ranks) > 2 * len(self._waiting):
+            self._ranks = [entry for entry in self._ranks if entry[2] in self._waiting]
+            heapq.heapify(self._ranks)
 
     def clear(self) -> None:
         """Take out all requests."""

@@ -25,6 +25,38 @@ def special_ids(tokenizer: Any) -> set[int]:
     return {*tokenizer.all_special_ids, *(i for i, token in _added(tokenizer).items() if token.special)}
 
 
+@attrs.frozen
+class _Spelling:
+    """How the vocabulary of a tokenizer spells bytes."""
+
+    spell: Callable[[str], bytes]
+    """The bytes of a name in the vocabulary."""
+
+    literal: frozenset[int]
+    """Ids of the tokens whose name is their text."""
+
+    special: frozenset[int]
+    """Ids of the special tokens."""
+
+    def of(self, token: int, name: str) -> bytes:
+        """The bytes of a *token* that is not special."""
+        return name.encode() if token in self.literal else self.spell(name)
+
+
+def _spelling(tokenizer: Any) -> _Spelling | None:
+    if not callable(getattr(tokenizer, "get_vocab", None)):
+        return None
+    special = frozenset(special_ids(tokenizer))
+    if is_byte_level(tokenizer):
+        return _Spelling(_by_bytes, frozenset(_added(tokenizer)), special)
+    # Spaces of added tokens are spelled as others'.
+    is_sentence_piece = any("▁" in name for name in tokenizer.get_vocab())
+    return _Spelling(_by_sentence_piece, frozenset(), special) if is_sentence_piece else None
+
+
+_SPELLINGS = PerTokenizer(_spelling)
+
+
 def spelled_bytes(tokenizer: Any) -> dict[int, bytes] | None:
     """
     Bytes of each token by its spelling in the vocabulary, single-byte tokens first; no special tokens.
@@ -35,19 +67,14 @@ def spelled_bytes(tokenizer: Any) -> dict[int, bytes] | None:
     Returns:
         None if the vocabulary is spelled in another way.
     """
-    names, added = tokenizer.get_vocab(), _added(tokenizer)
-    spell = _by_bytes if is_byte_level(tokenizer) else _by_sentence_piece
-    if spell is _by_sentence_piece and not any("▁" in name for name in names):
+    spelling = _SPELLINGS.of(tokenizer)
+    if spelling is None:
         return None
-    special = special_ids(tokenizer)
     return {
-        index: name.encode() if index in added else spell(name)
-        for name, index in sorted(names.items(), key=_bytes_first)
-        if index not in special
+        index: spelling.of(index, name)
+        for name, index in sorted(tokenizer.get_vocab().items(), key=_bytes_first)
+        if index not in spelling.special
     }
-
-
-_SPELLED: PerTokenizer[dict[int, bytes] | None] = PerTokenizer(spelled_bytes)
 
 
 def token_speller(tokenizer: Tokenizer) -> Callable[[int], bytes]:
@@ -57,12 +84,13 @@ def token_speller(tokenizer: Tokenizer) -> Callable[[int], bytes]:
     By the spelling of the vocabulary where it is known (:func:`spelled_bytes`); of another vocabulary, and
     of special tokens, they are those of the text that the token alone decodes to.
     """
-    spelled = _SPELLED.of(tokenizer) if callable(getattr(tokenizer, "get_vocab", None)) else None
+    spelling = _SPELLINGS.of(tokenizer)
 
     def bytes_of(token: int) -> bytes:
-        if spelled is not None and token in spelled:
-            return spelled[token]
-        return decode_ids(tokenizer, [token], skip_special_tokens=False).encode()
+        if spelling is None or token in spelling.special:
+            return decode_ids(tokenizer, [token], skip_special_tokens=False).encode()
+        name = tokenizer.convert_ids_to_tokens(token)
+        return b"" if name is None else spelling.of(token, name)
 
     return bytes_of
 

@@ -56,7 +56,7 @@ def _rounded_in_schema(schema: Any, path: str) -> Iterator[tuple[str, int]]:
         for keyword, value in schema.items():
             below = f"{path}/{_escaped(keyword)}"
             if keyword in _VALUES or (keyword in _BOUNDS and not isinstance(value, Mapping)):
-                yield from _rounded_in_value(value, below, _NEXT.get(keyword, 0))
+                yield from _rounded_in_value(value, below, _next_one(keyword, schema))
             elif keyword in _BY_NAME and isinstance(value, Mapping):
                 for name, part in value.items():
                     yield from _rounded_in_schema(part, f"{below}/{_escaped(name)}")
@@ -64,8 +64,18 @@ def _rounded_in_schema(schema: Any, path: str) -> Iterator[tuple[str, int]]:
                 yield from _rounded_in_schema(value, below)
 
 
+def _next_one(keyword: str, schema: Mapping[Any, Any]) -> int:
+    """What leads from the bound *keyword* of *schema* to the integer that the engine compares with."""
+    # Draft 4 says with a boolean that a bound is exclusive.
+    draft_4 = f"exclusive{keyword.capitalize()}"
+    return _NEXT[draft_4] if schema.get(draft_4) is True else _NEXT.get(keyword, 0)
+
+
 def _rounded_in_value(value: Any, path: str, next_one: int = 0) -> Iterator[tuple[str, int]]:
     """The same of a JSON *value*; *next_one* leads from it to another that must be exact too."""
+    # A float without a fraction is an integer (JSON Schema, Core 6.3); bounds are cut to 64 bits.
+    if isinstance(value, float) and value.is_integer():
+        value = int(value)
     if isinstance(value, int):
         if not (_is_exact(value) and _is_exact(value + next_one)):
             yield path, value

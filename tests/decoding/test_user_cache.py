@@ -50,3 +50,19 @@ def test_without_a_home_nothing_is_kept(tmp_path: Path) -> None:
     assert kept_file("any", "name", lambda folder: folder / "made") is None
     with pytest.raises(FileNotFoundError, match="the variable DECODEKIT_CACHE says: got neither"):
         cache_folder()
+
+
+def test_an_empty_file_is_made_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A crash of the machine may leave the name without the content."""
+    monkeypatch.setenv("DECODEKIT_CACHE", str(tmp_path / "cache"))
+
+    def made(folder: Path) -> Path:
+        (folder / "made").write_text("content")
+        return folder / "made"
+
+    kept = kept_file("any", "name", made)
+    assert kept is not None
+    kept.write_text("")
+
+    assert kept == kept_file("any", "name", made)
+    assert "content" == kept.read_text()

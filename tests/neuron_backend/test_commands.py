@@ -129,6 +129,18 @@ class TestDoctor:
         assert str(tmp_path) == facts["cache folder"]
         assert facts["cache size"].startswith("2 MB")
 
+    def test_without_a_home(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """The report says why there is no cache folder."""
+
+        def unknown() -> pathlib.Path:
+            raise RuntimeError("no home")
+
+        monkeypatch.setattr(pathlib.Path, "home", unknown)
+        for variable in ("DECODEKIT_CACHE", "XDG_CACHE_HOME"):
+            monkeypatch.delenv(variable, raising=False)
+
+        assert "DECODEKIT_CACHE" in doctor_command.machine_facts()["cache folder"]
+
     def test_without_a_compiler(
         self, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
     ) -> None:

@@ -31,5 +31,9 @@ def build(name: str, sources: Sequence[Path], options: Any, folder: Path) -> Pat
     # It joins paths to a line as they are, which is divided as a shell would; and its own run takes the
     # folder from that line.
     builder = CppBuilder(name, [shlex.quote(str(source.absolute())) for source in sources], options)
-    run_compile_cmd(builder.get_command_line(), cwd=str(folder))
+    line = builder.get_command_line()
+    for libraries in options.get_libraries_dirs():
+        # Torch 2.13 quotes folders of headers alone; torch's own libraries are in the environment's folder.
+        line = line.replace(f"-L{libraries} ", f"-L{shlex.quote(libraries)} ")
+    run_compile_cmd(line, cwd=str(folder))
     return folder / builder.get_target_file_path()

@@ -1,9 +1,11 @@
 """The order in which waiting requests are seated."""
 
+import heapq
 import random
 from types import SimpleNamespace
 from typing import Any
 
+import pytest
 from hypothesis import given, strategies as st
 
 from decodekit.decoding.serving.waiting_line import WaitingLine
@@ -64,3 +66,15 @@ def test_an_empty_line() -> None:
     waiting.add(later := line([(0, 0)])[1])
 
     assert [len(waiting), waiting.next()] == [1, later[0]]
+
+
+def test_many_that_are_taken_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As when all are cancelled: the order is not made anew for each."""
+    calls = []
+    monkeypatch.setattr(heapq, "heapify", calls.append)
+    waiting, requests = line([(0, time) for time in range(1000)])
+    for request in requests:
+        waiting.remove(request)
+
+    assert 0 < len(calls) < 20
+    assert not waiting._ranks

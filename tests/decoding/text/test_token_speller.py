@@ -1,14 +1,15 @@
 """The bytes of single tokens."""
 
+import copy
 import pathlib
 from typing import Any
 
 import pytest
 from hypothesis import given, strategies as st
-from tokenizers import Tokenizer, models, pre_tokenizers
+from tokenizers import AddedToken, Tokenizer, models, pre_tokenizers
 from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
-from decodekit.decoding.text.token_bytes import token_speller
+from decodekit.decoding.text.token_bytes import spelled_bytes, token_speller
 
 from ...speculation.drafters.tokenizers_for_drafts import TEXT, tokenizer
 
@@ -38,6 +39,17 @@ def test_sentence_pieces(text: str) -> None:
 
     spelled = b"".join(spell(token) for token in known(text, add_special_tokens=False)["input_ids"])
     assert text.encode() == spelled.removeprefix(b" ")
+
+
+@pytest.mark.parametrize(
+    "bytes_of", [lambda known: token_speller(known), lambda known: spelled_bytes(known).get]
+)
+def test_an_added_token_of_spaces(bytes_of: Any) -> None:
+    """Gemma's vocabulary has runs of spaces among the added tokens, spelled as other tokens are."""
+    known = copy.deepcopy(tokenizer("pieces"))
+    known.add_tokens([AddedToken("▁▁", normalized=False)])
+
+    assert b"  " == bytes_of(known)(known.convert_tokens_to_ids("▁▁"))
 
 
 def test_another_kind_of_vocabulary() -> None:

@@ -152,6 +152,12 @@ class TestJsonSchema:
             pytest.param({"exclusiveMinimum": 2**53}, "#/exclusiveMinimum", id="exclusive-minimum"),
             pytest.param({"exclusiveMaximum": -(2**53)}, "#/exclusiveMaximum", id="exclusive-maximum"),
             # These would end the process.
+            pytest.param({"exclusiveMinimum": 2.0**53}, "#/exclusiveMinimum", id="exclusive-float"),
+            pytest.param({"minimum": 2**53, "exclusiveMinimum": True}, "#/minimum", id="draft-4"),
+            pytest.param({"maximum": -(2**53), "exclusiveMaximum": True}, "#/maximum", id="draft-4-maximum"),
+            # llguidance ends the process for an integer of these.
+            pytest.param({"minimum": -1e19, "maximum": -1e19}, "#/minimum", id="float-bounds"),
+            pytest.param({"type": "integer", "enum": [-1e19]}, "#/enum/0", id="float-value"),
             pytest.param({"const": -(2**63)}, "#/const", id="const-of-64-bits"),
             pytest.param({"enum": [-(10**400)]}, "#/enum/0", id="beyond-float64"),
             pytest.param({"anyOf": [{}, {"multipleOf": 2**53 + 1}]}, "#/anyOf/1/multipleOf", id="multiple"),

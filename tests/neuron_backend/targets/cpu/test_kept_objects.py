@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from decodekit.neuron_backend.targets.cpu.cpp_build import build
 from decodekit.neuron_backend.targets.cpu.kept_objects import compiled_object, shared_library
 from decodekit.neuron_backend.targets.cpu.layered.lowered_program import _compiled
 
@@ -51,6 +52,17 @@ def test_paths_may_have_spaces_and_quotes(
     source.parent.rename(tmp_path / "it's here")
 
     assert loaded(tmp_path / "it's here" / source.name).two() == 2
+
+
+def test_libraries_may_be_in_such_a_path(source: Path, tmp_path: Path) -> None:
+    """Those of an environment in a folder of the user's."""
+    from torch._inductor.cpp_builder import CppOptions
+
+    (tmp_path / "it's here").mkdir()
+    options = CppOptions()
+    options._libraries_dirs = [str(tmp_path / "it's here")]
+
+    assert build("two", [source], options, tmp_path).is_file()
 
 
 def test_a_program_may_be_compiled_below_such_a_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -249,7 +249,7 @@ def test_the_environment_is_restored(monkeypatch):
 
 
 def test_a_kept_library_that_cannot_be_loaded_is_made_again(tmp_path, monkeypatch):
-    """Such as one that a crash of the system left without content."""
+    """Such as one that a full disk cut."""
     (tmp_path / "csrc").mkdir()
     source = tmp_path / "csrc" / "two.cpp"
     source.write_text('extern "C" int two() { return 2; }')
@@ -263,6 +263,7 @@ def test_a_kept_library_that_cannot_be_loaded_is_made_again(tmp_path, monkeypatc
         # The library in memory keeps its own file.
         kept.unlink()
         kept.touch(mode=0o700)
+        kept.write_bytes(b"no library")
 
     made = Library.compiled(torch.float32)
 
