@@ -249,7 +249,6 @@ class CompiledDecoder(StaticDecoder):
             widest = self.shape.widths[-1]
             widths = sorted({min(width, widest) for width in (1, 2, widest)})
         widths = as_tuple("widths", widths)
-        row_widths = [width for width in self.row_widths if width in widths]
         compiler, told = self.compiler if target is None else resolve(target), progress_of(progress)
         validate_pipeline(processors, sampler)
         check_rows(processors, self.shape.batch_size)
@@ -269,8 +268,12 @@ class CompiledDecoder(StaticDecoder):
                 progress=told,
             )
             decoder.cores, decoder.source = cores, self.source
-            decoder.offer_rows(row_widths if serves_rows(compiler) else ())
-            decoder.compile(compiler, processors, sampler, self.copies_rows and serves_rows(compiler))
+            # Programs of single rows, where they take minutes to compile, only if this decoder has some.
+            rows = serves_rows_unasked(compiler) or (
+                serves_rows(compiler) and copies_by_program(self.compiler) and self.shape.batch_size > 1
+            )
+            decoder.offer_rows([width for width in self.row_widths if width in widths] if rows else ())
+            decoder.compile(compiler, processors, sampler, rows and self.copies_rows)
         return decoder
 
     def lint(self) -> dict[str, list[Finding]]:

@@ -173,6 +173,9 @@ class RequestTable:
         if self.feeder.row_widths:
             # Chunks are forwards of their own.
             return most, True
+        if all(one.run.drafting is None for one in running):
+            # What prompts lack is compared token by token.
+            return most, True
         lacking = max(self._lacking(one) for one in new)
         # A forward wider than the scored width scores one column of each row, so none for a draft.
         return most, min(lacking, most) <= shape.scored_width

@@ -6,6 +6,13 @@ import attrs
 import torch
 from torch import Tensor
 
+from ...decoding.fork_safe_lock import fork_safe_lock
+
+# Copies and their events. A device may write a copy whose reader is gone, as of a forward that was queued
+# when the text ended.
+_UNDER_WAY: list[tuple[Any, Tensor]] = []
+_LOCK = fork_safe_lock()
+
 
 @attrs.frozen(eq=False)
 class DeviceRead:
@@ -31,6 +38,8 @@ class DeviceRead:
         done = event_on(tensor.device)
         if done is not None:
             done.record()
+            with _LOCK:
+                _UNDER_WAY[:] = [*(one for one in _UNDER_WAY if not one[0].query()), (done, copy)]
         return cls(tensor, copy, done)
 
     def read(self) -> Tensor:

@@ -43,8 +43,10 @@ def copy_to(device: torch.device, tensor: Tensor) -> Tensor:
     if tensor.device == device:
         return detached
     copies = _COPIES[device]
-    if tensor not in copies or copies[tensor][0] != tensor._version:
-        copies[tensor] = tensor._version, detached.to(device)
+    # Tensors that were made in inference mode count no writes; weights and constants have none.
+    version = 0 if tensor.is_inference() else tensor._version
+    if tensor not in copies or copies[tensor][0] != version:
+        copies[tensor] = version, detached.to(device)
     return copies[tensor][1]
 
 

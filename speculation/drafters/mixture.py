@@ -139,7 +139,7 @@ class Mixture:
                 rows[at].drafts = [_past_draft(kinds[at][n], drafts[n], row, budgets[at]) for n in heard]
                 rows[at].drafted_at = drafted_at
         finally:
-            self._rows.put(rows)
+            self._rows.put(rows, len(budget))
         return merged_draft(picks, drafts)
 
     def _evidence(self, history: History, budget: Tensor) -> dict[int, list[int]]:

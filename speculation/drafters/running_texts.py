@@ -12,7 +12,7 @@ from ...decoding.fork_safe_lock import fork_safe_lock
 Ints = NDArray[np.int64]
 
 _MOST_IDLE, _MOST_TOKENS = 64, 2**17
-"""Limits on records kept between calls and on their tokens, unless one call's rows exceed them."""
+"""Limits on records kept between calls and on their tokens, unless the rows of one table exceed them."""
 
 
 class TextRecord(Protocol):
@@ -57,12 +57,21 @@ class RunningTexts(Generic[R]):
                         break
             return self._idle.pop(at) if longest else None
 
-    def put(self, records: list[R]) -> None:
-        """Return *records* to the pool; the oldest are dropped beyond the limits."""
+    def put(self, records: list[R], rows: int) -> None:
+        """
+        Return *records* to the pool; the oldest are dropped beyond the limits.
+
+        Args:
+            records: Those of some of the rows, in their order.
+
+            rows: Number of rows of the table; so many records are kept whatever the limits, since a call
+                for some of them is followed by one for all.
+        """
         with self._lock:
-            self._idle += records
+            # The first row's is found first in the next call.
+            self._idle += reversed(records)
             tokens = sum(len(record.tokens) for record in self._idle)
-            while len(self._idle) > len(records) and (len(self._idle) > _MOST_IDLE or tokens > _MOST_TOKENS):
+            while len(self._idle) > rows and (len(self._idle) > _MOST_IDLE or tokens > _MOST_TOKENS):
                 tokens -= len(self._idle.pop(0).tokens)
 
 

@@ -170,7 +170,7 @@ class SuffixAutomaton:
                 matches[row] = match
             texts.append(text)
         # Not in a finally: after an error the texts' state is unknown.
-        self._texts.put(texts)
+        self._texts.put(texts, len(counts))
         return matches
 
     def _longest(self, text: _Text, budget: int) -> _Match:

@@ -1,6 +1,7 @@
 """Running programs compiled by torch.compile: one for each width and span, compiled once."""
 
-from collections.abc import Callable, Mapping, Sequence
+import contextlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import attrs
@@ -9,6 +10,7 @@ from torch import Tensor
 from torch.fx import GraphModule
 
 from ....decoding.optional_protocols import QueuedSample
+from ...threads import on_threads
 from ..device_read import DeviceRead
 from ..device_tensors import on_device
 
@@ -83,6 +85,8 @@ class NativeProgram:
         self.spans = dict(spans)
         self._cache = tuple(cache)
         self._device = device
+        # Dynamo compiles again for another number of threads; those of the host do not matter to a device.
+        self._threads = torch.get_num_threads()
 
     def __call__(self, *inputs: Tensor) -> Any:
         """
@@ -94,8 +98,7 @@ class NativeProgram:
         """
         *others, slots = inputs
         program = self._program(slots)
-        # Not in the caller's inference mode, since programs are compiled outside of it.
-        with torch.inference_mode(False), torch.no_grad(), on_device(self._device):
+        with self._as_compiled():
             given = program.run(*(self._send(tensor) for tensor in others), program.slots, *self._cache)
             # To the host: processors and samplers use operations that the device lacks.
             return given.to("cpu") if isinstance(given, Tensor) else given
@@ -108,11 +111,22 @@ class NativeProgram:
         """
         *between, slots = others
         program = self._program(slots)
-        with torch.inference_mode(False), torch.no_grad(), on_device(self._device):
+        with self._as_compiled():
             fed = self._fed(ids, rows)
             inputs = (self._send(tensor, non_blocking=True) for tensor in between)
             sampled, _ = program.run(fed, *inputs, program.slots, *self._cache)
             return DeviceRead.start(sampled)
+
+    @contextlib.contextmanager
+    def _as_compiled(self) -> Iterator[None]:
+        # Not in the caller's inference mode, since programs are compiled outside of it.
+        with (
+            torch.inference_mode(False),
+            torch.no_grad(),
+            on_threads(self._threads),
+            on_device(self._device),
+        ):
+            yield
 
     def _program(self, slots: Tensor) -> SpanProgram:
         attended = slots.shape[0]

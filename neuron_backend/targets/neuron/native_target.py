@@ -212,6 +212,8 @@ class NativeTarget:
         }
         return {name: value for name, value in wanted.items() if value is not None}
 
+    # Whatever the caller's mode: programs are compiled outside of inference mode, and write the cache there.
+    @torch.inference_mode(False)
     def _put_programs(
         self, decoder: "StaticDecoder", packages: Mapping[str, Package], compiled: bool
     ) -> None:

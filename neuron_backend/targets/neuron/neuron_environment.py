@@ -33,11 +33,14 @@ _RANK, _RANKS = "LOCAL_RANK", "LOCAL_WORLD_SIZE"
 
 _READ_AT_START = (CORES, CACHE_FOLDER)
 
+_OURS: dict[str, str] = {}
+"""What this process has set itself, which another target may change where it is read again."""
+
 
 @contextlib.contextmanager
 def environment_variables(wanted: Mapping[str, str]) -> Iterator[None]:
     """
-    Set variables for this process, all or none; unset them again if the body raises.
+    Set variables for this process, all or none; set them back if the body raises.
 
     Those that a runtime has read which the body started stay: they are what it works with.
 
@@ -48,8 +51,10 @@ def environment_variables(wanted: Mapping[str, str]) -> Iterator[None]:
         ValueError: One has another value already, or is set after it was read.
     """
     missing = {name: value for name, value in wanted.items() if os.environ.get(name) != value}
+    before = {name: os.environ.get(name) for name in missing}
     for name, value in missing.items():
-        if name in os.environ:
+        ours = name not in _READ_AT_START and before[name] == _OURS.get(name)
+        if before[name] is not None and not ours:
             raise ValueError(
                 f"{name} must be unset or {value!r}, as the target says: got {os.environ[name]!r}"
             )
@@ -59,12 +64,17 @@ def environment_variables(wanted: Mapping[str, str]) -> Iterator[None]:
                 "make this decoder before anything uses the device, or set the variable outside"
             )
     os.environ.update(missing)
+    _OURS.update(missing)
     try:
         yield
     except BaseException:
-        for name in missing:
-            if not (name in _READ_AT_START and runtime_started()):
+        for name, earlier in before.items():
+            if name in _READ_AT_START and runtime_started():
+                continue
+            if earlier is None:
                 os.environ.pop(name, None)
+            else:
+                os.environ[name] = _OURS[name] = earlier
         raise
 
 

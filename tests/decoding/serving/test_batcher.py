@@ -29,6 +29,7 @@ from decodekit.decoding import (
     Sample,
     SpeculationStep,
 )
+from decodekit.decoding.cache.slots import Slots
 from decodekit.decoding.engine.decode_loop import DecodeLoop
 from decodekit.decoding.results.streamers import ClosedError
 from decodekit.neuron_backend.static_decoder import StaticDecoder
@@ -776,6 +777,24 @@ class TestOrder:
             ended += [number for number, one in enumerate(handles) if one.done and number not in ended]
 
         assert [3, 1, 2, 0] == ended
+
+    def test_a_prompt_is_compared_with_the_rows_once(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """When it gets its row, and not for each of its chunks: nothing drafts."""
+        compared, overlap = [], Slots.overlap
+
+        def counted(slots: Slots, ids: Any) -> list[int]:
+            compared.append(len(ids))
+            return overlap(slots, ids)
+
+        monkeypatch.setattr(Slots, "overlap", counted)
+        prompt = [number % 7 for number in range(30)]
+        expected = alone(prompt, stop=MaxNewTokens(2))
+        batcher = Batcher(scripted(2, widths=(1, 5)))
+        compared.clear()
+        request = batcher.submit(parts_of(stop=MaxNewTokens(2)), prompt)
+
+        assert expected == given(request)
+        assert [30] == compared
 
     def test_waiting_raises_the_priority(self) -> None:
         """So that no request starves."""

@@ -1,5 +1,7 @@
 """The copy to the host is queued first, and waited for when it is read."""
 
+import gc
+import weakref
 from typing import Any
 
 import pytest
@@ -18,6 +20,9 @@ class Event:
 
     def record(self) -> None:
         self.log.append("record")
+
+    def query(self) -> bool:
+        return True
 
     def synchronize(self) -> None:
         self.log.append("synchronize")
@@ -53,6 +58,32 @@ def test_the_copy_is_recorded_before_anything_later(monkeypatch: pytest.MonkeyPa
     found = read.read()
     assert ["copy to cpu, None, later", "record", "synchronize"] == log
     assert ([[3], [5]], torch.int64) == (found.tolist(), found.dtype)
+
+
+def test_a_copy_outlives_its_reader(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The device writes it later: it is kept until its event has come."""
+
+    class Pending(Event):
+        def query(self) -> bool:
+            return "written" in self.log
+
+    class Copies(OnDevice):
+        def to(self, device: str, dtype: Any = None, *, non_blocking: bool) -> Tensor:
+            return self.copy.clone()
+
+    log: list[str] = []
+    tensor: Any = Copies(log)
+    monkeypatch.setattr(device_read, "event_on", lambda device: Pending(log))
+    copy = weakref.ref(DeviceRead.start(tensor)._copy)
+    DeviceRead.start(tensor)
+    gc.collect()
+    assert copy() is not None
+
+    log.append("written")
+    DeviceRead.start(tensor)
+    gc.collect()
+    assert copy() is None
+    device_read._UNDER_WAY.clear()
 
 
 def test_the_host_needs_no_event() -> None:

@@ -198,6 +198,21 @@ class TestTokens:
 
         assert run(eager, PARTS["greedy"]) == text
 
+    @pytest.mark.parametrize("of_the_decoder", [False, True])
+    def test_with_another_number_of_threads(
+        self, of_the_decoder: bool, made: Made, eager: CompiledDecoder, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """Dynamo would compile again: the programs keep the number that they were compiled with."""
+        before = torch.get_num_threads()
+        if of_the_decoder:
+            monkeypatch.setattr(made.decoder, "threads", before + 1)
+        else:
+            torch.set_num_threads(before + 1)
+        try:
+            assert run(eager, PARTS["greedy"]) == made.run(PARTS["greedy"])
+        finally:
+            torch.set_num_threads(before)
+
     def test_with_any_position_of_an_idle_row(self, made: Made, eager: CompiledDecoder) -> None:
         """Positions have 32 bits on a device; those beside padding may have more."""
         ids = torch.tensor([[-1, -1, -1, -1, -1], [1, 2, 3, -1, -1]])
@@ -269,6 +284,20 @@ class TestDecoder:
 
         assert "neuron-native" == draft.target
         assert run(eager, PARTS["greedy"]) == made.run(PARTS["greedy"], DraftModel(draft))
+
+    def test_early_exit_of_a_host_decoder_has_no_program_of_rows(self, eager: CompiledDecoder) -> None:
+        """Which would take minutes each: nothing asked for them."""
+        early = eager.early_exit(1, target=NativeTarget(backend=StandIn(), device="cpu"))
+
+        assert eager.copies_rows
+        assert (False, ()) == (early.copies_rows, tuple(early.row_widths))
+
+    def test_in_inference_mode_it_is_compiled(self, tiny_model: Models) -> None:
+        """Nothing that it keeps is of that mode."""
+        with torch.inference_mode():
+            decoder = compile_one(tiny_model("llama"))
+
+        assert run(decoder, PARTS["greedy"]) == run(compile_one(tiny_model("llama")), PARTS["greedy"])
 
     def test_is_compared_with_the_stock_model(self, tiny_model: Models) -> None:
         """A compiler that computes something else is detected."""

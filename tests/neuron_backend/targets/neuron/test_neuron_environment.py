@@ -37,6 +37,22 @@ def started(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch, "neuron", SimpleNamespace(is_initialized=lambda: True), raising=False)
 
 
+def test_what_this_process_has_set_may_change() -> None:
+    """A strict decoder after another; after a failure it is as before. What a launcher set is refused."""
+    with environment_variables({NO_FALLBACK: "0"}):
+        pass
+    with pytest.raises(KeyError), environment_variables({NO_FALLBACK: "1"}):
+        raise KeyError
+    assert "0" == os.environ[NO_FALLBACK]
+    with environment_variables({NO_FALLBACK: "1"}):
+        pass
+    assert "1" == os.environ[NO_FALLBACK]
+
+    os.environ[NO_FALLBACK] = "0"
+    with pytest.raises(ValueError, match="must be unset or '1'"), environment_variables({NO_FALLBACK: "1"}):
+        pass
+
+
 class TestCoresOfRank:
     """The cores of one of several processes on a machine."""
 
