@@ -52,7 +52,8 @@ def check_source(options: argparse.Namespace, source: str, flag: str) -> None:
     known = _compiled_with(saved)
     # A draft model has widths of its own.
     names = [name for name in _OF_COMPILED if flag != "--draft" or name != "widths"]
-    for name, value in ((name, vars(options)[name]) for name in names):
+    for name in names:
+        value = vars(options)[name]
         if value is not None and not _repeats(value, known.get(name)):
             has = f" with {known[name]}" if known.get(name) is not None else ""
             named = f"--{name.replace('_', '-')}"

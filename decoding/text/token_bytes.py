@@ -16,8 +16,12 @@ _BYTE_TOKEN = re.compile("<0x([0-9A-Fa-f]{2})>")
 
 def has_vocabulary(instance: object, attribute: "attrs.Attribute[Any]", value: Any) -> None:
     """Attrs validator: *value* must be a tokenizer with a vocabulary."""
-    if isinstance(value, type) or not callable(getattr(value, "get_vocab", None)):
+    if isinstance(value, type) or not _has_vocabulary(value):
         raise TypeError(f"'{attribute.name}' must be a Hugging Face tokenizer: got {value!r}")
+
+
+def _has_vocabulary(tokenizer: Any) -> bool:
+    return callable(getattr(tokenizer, "get_vocab", None))
 
 
 def special_ids(tokenizer: Any) -> set[int]:
@@ -44,7 +48,7 @@ class _Spelling:
 
 
 def _spelling(tokenizer: Any) -> _Spelling | None:
-    if not callable(getattr(tokenizer, "get_vocab", None)):
+    if not _has_vocabulary(tokenizer):
         return None
     special = frozenset(special_ids(tokenizer))
     if is_byte_level(tokenizer):

@@ -73,6 +73,7 @@ def environment_variables(wanted: Mapping[str, str]) -> Iterator[None]:
                 continue
             if earlier is None:
                 os.environ.pop(name, None)
+                _OURS.pop(name, None)
             else:
                 os.environ[name] = _OURS[name] = earlier
         raise
