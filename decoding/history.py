@@ -35,6 +35,16 @@ class History:
         """The rows at *index*."""
         return History(self.ids[index], self.length[index], self.prompt[index], self.random_stream[index])
 
+    def with_room(self, tokens: int) -> "History":
+        """
+        A copy to append up to *tokens* draft tokens to each row of.
+
+        Its ids end there, so that neither the copy nor what masks its ids takes time for the rest of the
+        capacity.
+        """
+        reach = min(int(self.length.max()) + tokens, self.ids.shape[-1])
+        return History(self.ids[..., :reach].clone(), self.length, self.prompt, self.random_stream)
+
     def before(self, row: int, column: int) -> Tensor:
         """The ids before one column, ``[length]``: a read-only view."""
         path = column if self.ids.shape[1] > 1 else 0

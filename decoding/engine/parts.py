@@ -23,7 +23,7 @@ from ..sampling import noise
 from ..sampling.greedy import Greedy
 from ..sampling.pipeline import SamplingPipeline
 from ..sampling.stateful_sampler import begin_sampler
-from ..stopping.composition import begin, by_token, check_rows
+from ..stopping.composition import begin, by_token, check_rows, parts as conditions
 from ..stopping.max_new_tokens import MaxNewTokens
 from ..token_feeder import TokenFeeder
 from ..validation import as_whole
@@ -32,6 +32,7 @@ from .drafting import Drafting
 from .end_tokens import AUTO, as_end_tokens, end_tokens, with_end_of_sequence
 from .exact_match_verification import ExactMatch
 from .feed_and_sample import feeder_samples
+from .lockstep import check_lockstep
 from .no_effect import warn_of_no_effect
 from .run import Run
 from .start_token import a_start_token, start_token
@@ -142,8 +143,12 @@ def check_fit(parts: Parts, decoder: AnyDecoder, exact_width: bool) -> None:
 
         ValueError: A part does not fit.
     """
+    check_lockstep(decoder, sampler=parts.sampler)
+    for condition in conditions(parts.stop_condition):
+        check_lockstep(decoder, stop=condition)
     if parts.drafter is not None:
         length, verification = parts.num_draft_tokens, parts.verification
+        check_lockstep(decoder, drafter=parts.drafter, num_draft_tokens=length)
         check_drafter(parts.drafter, length, verification, decoder, parts.sampler, exact_width)
 
 

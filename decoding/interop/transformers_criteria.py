@@ -62,11 +62,15 @@ def _as_tuple(criteria: Any) -> Any:
     return tuple(criteria) if isinstance(criteria, list | tuple) else (criteria,)
 
 
+def _classes(criterion: Criterion) -> set[str]:
+    return {kind.__name__ for kind in type(criterion).__mro__}
+
+
 def _check(instance: "TransformersCriteria", attribute: "attrs.Attribute[Any]", criteria: Any) -> None:
     if not criteria or any(isinstance(one, type) or not callable(one) for one in criteria):
         raise TypeError(f"'criteria' must be callable as criterion(input_ids, scores): got {criteria!r}")
     for one in criteria:
-        names = [kind.__name__ for kind in type(one).__mro__]
+        names = _classes(one)
         for name in _REFUSED.keys() & names:
             raise ValueError(
                 f"'criteria' must be functions of the ids and the scores: got {one!r}; {_REFUSED[name]}"
@@ -89,6 +93,11 @@ class TransformersCriteria(Stop):
     def finishes(self) -> tuple[Finish, ...]:
         """One for each criterion."""
         return tuple(Finish("stopping_criteria", matched=number) for number in range(len(self.criteria)))
+
+    @property
+    def decides_by_time(self) -> bool:
+        """Whether a criterion is a ``MaxTimeCriteria``; others are not known to read a clock."""
+        return any("MaxTimeCriteria" in _classes(one) for one in self.criteria)
 
     def __call__(self, scores: Scores, history: History) -> Tensor:
         """Codes ``[batch, width]``."""

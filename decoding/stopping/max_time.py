@@ -1,7 +1,7 @@
 """A time limit."""
 
 import time
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import attrs
 import torch
@@ -24,8 +24,11 @@ class MaxTime(Stop):
     """
     End a row *seconds* after the call of the generator or of its ``stream``, or after its first token.
 
-    The only condition that does not depend on the tokens alone, so texts are not reproducible.
+    The only condition that does not depend on the tokens alone, so texts are not reproducible; and refused
+    where the decoder is divided over processes, which would end at different tokens.
     """
+
+    decides_by_time: ClassVar[bool] = True
 
     seconds: float = attrs.field(converter=as_real, validator=one_real("> 0", lambda s: s > 0))
     """At least one token is sampled, however short the time."""

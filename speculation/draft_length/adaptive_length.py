@@ -2,13 +2,13 @@
 
 import threading
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 import attrs
 from attrs import validators
 
 from ...decoding.fork_safe_lock import fork_safe_lock
-from ...decoding.optional_protocols import AnyDecoder, runs_in_lockstep
+from ...decoding.optional_protocols import AnyDecoder
 from ...decoding.protocols import SpeculationStep
 from ...decoding.validation import a_whole_number, as_real, one_real
 from .acceptance_rates import AcceptanceRates
@@ -54,12 +54,16 @@ class AdaptiveLength:
     has been saved, since it may cost less by now. (The draft model's prefill of a first prompt is not
     included.)
 
+    Refused where the decoder is divided over processes, whose times and so whose lengths differ.
+
     Learned statistics persist between runs; a copy starts without them. Share one instance between
     generators of the same target and drafter only. Under
     :class:`~decodekit.decoding.ExactMatch` the length does not change the text;
     under other verifications a sampled text depends on it, and so on timing, its distribution does
     not.
     """
+
+    decides_by_time: ClassVar[bool] = True
 
     most: int = attrs.field(default=8, validator=[a_whole_number, validators.ge(0), validators.le(LONGEST)])
     """Maximum draft length, at most :data:`LONGEST`. The decoder has to score one column more."""
@@ -124,15 +128,7 @@ class AdaptiveLength:
                 slots behind what rows hold are written, and a full row loses its last tokens.
 
             exact_width: Whether every forward uses the widest token bucket that scores all columns.
-
-        Raises:
-            ValueError: *decoder* is divided over processes, whose times and so whose decisions differ.
         """
-        if runs_in_lockstep(decoder):
-            raise ValueError(
-                "'num_draft_tokens' must be a number for a decoder that is divided over processes, as each "
-                f"would decide by its own times: got {self}"
-            )
         with self._lock:
             self._seconds.prepare(decoder, exact_width)
 

@@ -102,7 +102,7 @@ class CommonTokens:
         """Propose up to *budget* tokens ``[batch]`` for each row, one forward of all rows per token."""
         slots = Slots.of(self.decoder)
         own, own_length = self._in_own_ids(history, budget)
-        ids, length = history.ids.clone(), history.length[:, 0]
+        ids, length = history.with_room(int(budget.max())).ids, history.length[:, 0]
         # A draft token's predecessor is fed at its position, so the cache bounds the draft too.
         room = self.decoder.shape.max_length + 1 - own_length
         budget = torch.where(own_length > 0, budget.minimum(room).clamp(min=0), 0)

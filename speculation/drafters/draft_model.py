@@ -65,7 +65,7 @@ class DraftModel:
     def _propose(
         self, history: History, budget: torch.Tensor, sample: SamplesTokens, goes_on: GoesOn | None
     ) -> Draft:
-        feeder, ids = feeder_of(self.decoder), history.ids.clone()
+        feeder, ids = feeder_of(self.decoder), history.with_room(int(budget.max())).ids
         # For a few numbers per row numpy takes a fraction of torch's time.
         tokens, reached = ids[:, 0].numpy(), history.length[:, 0].numpy()
         # A draft token's predecessor is fed at its position, so the cache bounds the draft too.

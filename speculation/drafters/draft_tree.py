@@ -85,10 +85,10 @@ class DraftTree(DraftModel):
         length, count = history.length[:, 0], so_far.ids.shape[1]
         if not self._is_comb():
             return feeder.feed_tree(history, length, so_far, active)
-        ids = history.ids.clone()
+        longer = history.with_room(count)
         for i in range(count):
-            ids[active, 0, (length + i)[active]] = so_far.ids[active, i]
-        fed = feeder.feed(attrs.evolve(history, ids=ids), length + count * active, active.long())
+            longer.ids[active, 0, (length + i)[active]] = so_far.ids[active, i]
+        fed = feeder.feed(longer, length + count * active, active.long())
         return fed.logits.expand(-1, count + 1, -1)
 
 

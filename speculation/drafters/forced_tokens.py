@@ -8,7 +8,7 @@ from attrs import validators
 from torch import Tensor
 
 from ...decoding.history import History
-from ...decoding.optional_protocols import ChecksTarget, tree_nodes
+from ...decoding.optional_protocols import ChecksTarget, decides_by_time, tree_nodes
 from ...decoding.protocols import DecoderShape, Draft, Drafter, SamplesTokens
 from ...processors.grammar.grammar import Grammar
 from ..verification.point_mass import point_mass
@@ -47,6 +47,11 @@ class ForcedTokens:
         """Maximum number of draft tokens in a tree of :attr:`then`; None if it drafts no trees."""
         return tree_nodes(self.then)
 
+    @property
+    def decides_by_time(self) -> bool:
+        """Whether :attr:`then` does."""
+        return decides_by_time(self.then)
+
     def check_target(self, target: DecoderShape) -> None:
         """Raise ``ValueError`` unless :attr:`then` can draft for *target*."""
         if isinstance(self.then, ChecksTarget):
@@ -68,10 +73,10 @@ class ForcedTokens:
 
 def _after(history: History, ids: Tensor, count: Tensor) -> History:
     """Copy of *history* with each row's *count* draft tokens *ids* appended."""
-    longer = history.ids.clone()
+    longer = history.with_room(ids.shape[1])
     rows, columns = (ids >= 0).nonzero(as_tuple=True)
-    longer[rows, 0, history.length[rows, 0] + columns] = ids[rows, columns]
-    return attrs.evolve(history, ids=longer, length=history.length + count[:, None])
+    longer.ids[rows, 0, history.length[rows, 0] + columns] = ids[rows, columns]
+    return longer.at(history.length + count[:, None])
 
 
 def _concatenated(ids: Tensor, count: Tensor, further: Draft) -> Draft:

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from ...decoding.history import History
-from ...decoding.optional_protocols import ChecksTarget, GivesEvidence, tree_nodes
+from ...decoding.optional_protocols import ChecksTarget, GivesEvidence, decides_by_time, tree_nodes
 from ...decoding.protocols import DecoderShape, Draft, Drafter, SamplesTokens
 from ...decoding.validation import as_real, is_iterable
 from .merged_draft import merged_draft
@@ -65,7 +65,8 @@ class Mixture:
     costs: tuple[float, ...] | None = attrs.field(default=None, converter=_as_costs)
     """
     Cost of each drafter per draft token, in forwards of the target; measured if None. Ignored for
-    drafters with evidence, which always run.
+    drafters with evidence, which always run. Required for others where the decoder is divided over processes,
+    whose times differ.
     """
 
     _giving: dict[int, GivesEvidence] = attrs.field(init=False, repr=False)
@@ -103,6 +104,12 @@ class Mixture:
     def tree_nodes(self) -> int | None:
         """Maximum number of draft tokens in a tree of any drafter; None if none drafts trees."""
         return max((tree_nodes(drafter) or 0 for drafter in self.drafters), default=0) or None
+
+    @property
+    def decides_by_time(self) -> bool:
+        """Whether a drafter's cost is measured, or a drafter decides by time itself."""
+        measured = self.costs is None and len(self._giving) < len(self.drafters)
+        return measured or any(map(decides_by_time, self.drafters))
 
     def check_target(self, target: DecoderShape) -> None:
         """Raise ``ValueError`` unless all drafters can draft for *target*."""

@@ -12,6 +12,7 @@ from ...cache.slots import feeder_of
 from ...engine.compatibility import check_decoder, check_parts, check_text
 from ...engine.end_tokens import AUTO, as_end_tokens, end_tokens, with_end_of_sequence
 from ...engine.exact_match_verification import ExactMatch
+from ...engine.lockstep import check_lockstep
 from ...engine.parts import DEFAULT_NEW_TOKENS
 from ...engine.start_token import a_start_token, start_token
 from ...optional_protocols import is_bit_exact, is_row_independent, numbered_from
@@ -98,6 +99,7 @@ class BeamStrategy(abc.ABC):
                 "beams move between rows, so 'decoder' must have nothing of its own for each row, such as a "
                 f"negative prompt: give one for all: got {self.decoder!r}"
             )
+        check_lockstep(self.decoder, beams=self)
         stop = BeamStop(with_end_of_sequence(self.stop, self.end_of_sequence, self.tokenizer))
         object.__setattr__(self, "_stop", stop)
         object.__setattr__(self, "_pipeline", SamplingPipeline(self.processors, Greedy()))

@@ -254,7 +254,9 @@ class TestDecodersDividedOverProcesses:
 
     def test_refuse_a_length_that_adapts(self) -> None:
         """Before any of them waits for the others."""
-        with pytest.raises(ValueError, match="must be a number for a decoder that is divided over processes"):
+        with pytest.raises(
+            ValueError, match="'num_draft_tokens' must not decide by time where the decoder is divided"
+        ):
             SpeculativeGenerator(Divided(torch.eye(6)), PromptLookup(), num_draft_tokens=AdaptiveLength(4))
 
 
