@@ -39,6 +39,7 @@ from .results.statistics import Statistics
 from .results.streamers import forward, report_failure
 from .results.timers import Timers
 from .sampling import noise
+from .token_feeder import LogitsInUse
 from .validation import is_whole, stream_numbers
 
 if TYPE_CHECKING:
@@ -319,7 +320,8 @@ class Generator(Parts):
         feeder, length = feeder_of(self.decoder), history.length[:, 0]
         with feeder.lock, torch.no_grad():
             fed = feeder.feed(history, length, torch.ones_like(length), exact_width=self.exact_width)
-            return fed.logits.clone(), history
+            with LogitsInUse(feeder):
+                return fed.logits.clone(), history
 
     def explain(self) -> "Placement":
         """Which stages run in the decoder's forward, which on the host, and why."""

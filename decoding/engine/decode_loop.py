@@ -16,7 +16,7 @@ from ..protocols import Draft
 from ..results.events import StepOutput
 from ..results.timers import Timers
 from ..scores import Scores
-from ..token_feeder import Fed, TokenFeeder
+from ..token_feeder import Fed, LogitsInUse, TokenFeeder
 from ..trees import tree_window
 from .active_request import ActiveRequest
 from .asking import ask
@@ -255,8 +255,7 @@ class DecodeLoop:
         )
         seen, fed = self._fed(plan, now, length, draft, most, sample)
         self.was_ahead = fed.was_ahead
-        self.feeder.logits_in_use = True
-        try:
+        with LogitsInUse(self.feeder):
             together = plan.merged and fed.chosen is None
             chosen = self._sampled_together(plan, drafts, seen, fed) if together else {}
             return [
@@ -265,8 +264,6 @@ class DecodeLoop:
                 else None
                 for request, own in zip(requests, drafts, strict=True)
             ]
-        finally:
-            self.feeder.logits_in_use = False
 
     def _sampled_together(
         self, plan: StepPlan, drafts: Sequence[Draft], seen: History, fed: Fed

@@ -2,11 +2,9 @@
 
 from collections.abc import Iterator
 
-import torch
-
+from ..engine.one_value import check_values
 from ..engine.parts import Parts, begin_run, texts_of
 from ..history import History
-from ..optional_protocols import NumbersRows, is_row_independent, runs_foreign_code, stages_of
 from ..results.events import Event, EventStream
 from ..results.logprobs import Logprobs
 from ..results.timers import Timers
@@ -57,27 +55,14 @@ def events_of_many(
 def _requests(
     parts: Parts, feeder: TokenFeeder, history: History, timers: Timers, logprobs: Logprobs | None
 ) -> Iterator[BatchedRequest]:
-    _check_values(parts, feeder.shape.vocab_size, history)
+    first, prompts = history.rows(slice(0, 1)), len(history.length)
+    check_values(parts.processors, feeder.shape.vocab_size, first, prompts)
     texts = texts_of(parts, history)
-    for row in range(len(history.length)):
+    for row in range(prompts):
         run = begin_run(parts, feeder, 1, timers, logprobs, first_row=row, prompt_number=row)
         run.require_shareable()
         text = None if texts is None else texts[row]
         yield BatchedRequest(run=run, history=history.rows(slice(row, row + 1)), text=text, row=row)
-
-
-def _check_values(parts: Parts, vocab_size: int, history: History) -> None:
-    """Refuse processors with a value for each row, before anything is fed."""
-    for stage in stages_of(parts.processors):
-        if is_row_independent(stage) or isinstance(stage, NumbersRows) or runs_foreign_code(stage):
-            continue
-        try:
-            stage(torch.zeros(1, 1, vocab_size), history.rows(slice(0, 1)))
-        except ValueError as error:
-            raise ValueError(
-                f"a processor must have one value for all where {len(history.length)} prompts take turns, "
-                f"each in a batch of its own: got {stage!r} ({error})"
-            ) from error
 
 
 def _events(table: RequestTable, parts: Parts, timers: Timers) -> EventStream:

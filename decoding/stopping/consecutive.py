@@ -10,7 +10,7 @@ from torch import Tensor
 from ..history import History
 from ..protocols import Finish, StopCondition
 from ..scores import Scores
-from ..validation import a_whole_number
+from ..validation import LARGEST, a_whole_number
 from .composition import Stop, a_condition, begin, codes_of
 
 _Ints = NDArray[np.int64]
@@ -56,7 +56,7 @@ class Consecutive(Stop):
     at a time, as a generator does.
     """
 
-    n: int = attrs.field(validator=[a_whole_number, validators.ge(1)])
+    n: int = attrs.field(validator=[a_whole_number, validators.ge(1), validators.le(LARGEST)])
     """Number of tokens; no-op at 1."""
 
     condition: StopCondition = attrs.field(converter=a_condition)

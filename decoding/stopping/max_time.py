@@ -24,7 +24,7 @@ class MaxTime(Stop):
     """
     End a row *seconds* after the call of the generator or of its ``stream``, or after its first token.
 
-    The only condition that does not depend on the tokens alone, so texts are not reproducible; and refused
+    The only condition that reads a clock, so texts are not reproducible; and refused
     where the decoder is divided over processes, which would end at different tokens.
     """
 

@@ -30,8 +30,10 @@ class RepetitionLoop(Stop):
     max_period: int = attrs.field(validator=[a_whole_number, validators.ge(1), validators.le(LONGEST)])
     """Tokens of the longest pattern, at most :data:`LONGEST`."""
 
-    repeats: int = attrs.field(default=3, validator=[a_whole_number, validators.ge(2)])
-    """Occurrences of the pattern, at least 2."""
+    repeats: int = attrs.field(
+        default=3, validator=[a_whole_number, validators.ge(2), validators.le(LONGEST)]
+    )
+    """Occurrences of the pattern, from 2 to :data:`LONGEST`."""
 
     min_period: int = attrs.field(default=1, validator=[a_whole_number, validators.ge(1)])
     """Tokens of the shortest pattern. A single repeated token also counts as a longer pattern of it."""

@@ -37,9 +37,15 @@ class _Search:
     """Strings that are searched in one decoding of the ids."""
 
     detokenizer: Detokenizer
-    machine: AhoCorasick
+    strings: tuple[str, ...]
     codes: tuple[int, ...]
-    """The code of each of the automaton's strings."""
+    """The code of each string."""
+
+    machine: AhoCorasick
+
+
+_NONE = (-1, 0, 0)
+"""The result of a token that completes no string."""
 
 
 @attrs.define(eq=False)
@@ -57,9 +63,15 @@ class _Text:
     ahead: int = 0
     """The automaton's state after the held text."""
 
-    def read(self, token: int) -> int:
-        """Take the next token; its code."""
-        machine, code = self.search.machine, 0
+    def read(self, token: int) -> tuple[int, int, int]:
+        """
+        Take the next token.
+
+        Returns:
+            Of the first string that it completes, the longest of several that end there: the characters of
+            the text behind it, its length, and its code; 0 for a code, and the least of all, if none.
+        """
+        machine, first = self.search.machine, _NONE
         final, before = self.detokenizer.push([token]), self.held
         self.held = self.detokenizer.preview()
         text = final + self.held
@@ -73,10 +85,11 @@ class _Text:
                 self.state = state
             state = machine.step(state, text[position])
             found = machine.found[state]
-            if found is not None and position >= known and not code:
-                code = self.search.codes[found]
+            if found is not None and position >= known and first is _NONE:
+                length, code = len(self.search.strings[found]), self.search.codes[found]
+                first = (len(text) - 1 - position, length, code)
         self.ahead = state
-        return code
+        return first
 
 
 @attrs.define(eq=False)
@@ -92,11 +105,8 @@ class _Row:
 
     def read(self, token: int) -> None:
         """Take the next token."""
-        self.code = 0
-        for text in self.texts:
-            # Each reads every token.
-            code = text.read(token)
-            self.code = self.code or code
+        # Each text reads every token. The string that ends first counts, then the longest.
+        _, _, self.code = max(text.read(token) for text in self.texts)
 
 
 @has_short_cuts
@@ -133,8 +143,9 @@ class StopStrings(Stop):
         return tuple(
             _Search(
                 Detokenizer(self.tokenizer, skip_special_tokens=False) if has_special else usual,
-                AhoCorasick.of(tuple(self.strings[index] for index in indices)),
+                strings := tuple(self.strings[index] for index in indices),
                 tuple(index + 1 for index in indices),
+                AhoCorasick.of(strings),
             )
             for has_special, indices in groups.items()
         )

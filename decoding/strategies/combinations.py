@@ -34,7 +34,12 @@ def _shares(weights: tuple[float, ...] | None, decoders: int) -> list[float]:
         return [1 / decoders] * decoders
     if len(weights) != decoders:
         raise ValueError(f"'weights' must be one for each of {decoders} decoders: got {weights}")
-    return [weight / sum(weights) for weight in weights]
+    # Scaled first, since the sum of large ones is infinite.
+    scaled = [weight / max(weights) for weight in weights]
+    shares = [weight / sum(scaled) for weight in scaled]
+    if not all(shares):
+        raise ValueError(f"'weights' must not differ so much that a share of all is 0: got {weights}")
+    return shares
 
 
 @attrs.frozen(eq=False)

@@ -12,7 +12,7 @@ from ..history import History
 from ..optional_protocols import is_row_independent, reads_prompts
 from ..protocols import DecoderShape, Draft
 from ..scores import Scores
-from ..token_feeder import Fed, TokenFeeder
+from ..token_feeder import Fed, LogitsInUse, TokenFeeder
 from .combinations import Combine
 from .joined_lock import JoinedLock
 
@@ -128,7 +128,8 @@ class CombinedFeeder:
         before = self._counts()
         every = [one.feed_tree(history, length, draft, active) for one in self.feeders]
         self._count(before)
-        return self.combine(every)
+        with LogitsInUse(self):
+            return self.combine(every)
 
     def missing(self, history: History, length: Tensor) -> Tensor:
         """How many of each row's tokens the decoder that lacks most still lacks, ``[rows]`` int64."""

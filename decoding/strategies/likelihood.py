@@ -20,9 +20,9 @@ class LogLikelihood:
     """
 
     length_penalty: float = attrs.field(
-        default=1.0, converter=as_real, validator=one_real("finite", math.isfinite)
+        default=1.0, converter=as_real, validator=one_real("from -32 to 32", lambda value: abs(value) <= 32)
     )
-    """1 for the mean of a token, 0 for the sum, which favours short texts."""
+    """1 for the mean of a token, 0 for the sum, which favours short texts; -32 to 32."""
 
     logprobs: Logprobs = attrs.field(factory=Logprobs, validator=validators.instance_of(Logprobs))
     """Which log-probabilities: the decoder's own, or those after a stage of the chain."""

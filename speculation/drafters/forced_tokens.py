@@ -68,15 +68,15 @@ class ForcedTokens:
         rest = torch.where(torch.tensor(ended), 0, budget - count)
         if self.then is None or not rest.any():
             return Draft(ids)
-        return _concatenated(ids, count, self.then.propose(_after(history, ids, count), rest, sample))
+        longer = history.with_room(int(budget.max()))
+        return _concatenated(ids, count, self.then.propose(_after(longer, ids, count), rest, sample))
 
 
 def _after(history: History, ids: Tensor, count: Tensor) -> History:
-    """Copy of *history* with each row's *count* draft tokens *ids* appended."""
-    longer = history.with_room(ids.shape[1])
+    """Append each row's *count* draft tokens *ids* to *history*, whose ids are written."""
     rows, columns = (ids >= 0).nonzero(as_tuple=True)
-    longer.ids[rows, 0, history.length[rows, 0] + columns] = ids[rows, columns]
-    return longer.at(history.length + count[:, None])
+    history.ids[rows, 0, history.length[rows, 0] + columns] = ids[rows, columns]
+    return history.at(history.length + count[:, None])
 
 
 def _concatenated(ids: Tensor, count: Tensor, further: Draft) -> Draft:

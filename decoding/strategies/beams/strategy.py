@@ -13,10 +13,11 @@ from ...engine.compatibility import check_decoder, check_parts, check_text
 from ...engine.end_tokens import AUTO, as_end_tokens, end_tokens, with_end_of_sequence
 from ...engine.exact_match_verification import ExactMatch
 from ...engine.lockstep import check_lockstep
+from ...engine.one_value import check_values
 from ...engine.parts import DEFAULT_NEW_TOKENS
 from ...engine.start_token import a_start_token, start_token
 from ...optional_protocols import is_bit_exact, is_row_independent, numbered_from
-from ...prompts import as_rows
+from ...prompts import as_rows, first_history
 from ...protocols import Decoder, Processor, StopCondition
 from ...results.events import Event, EventStream
 from ...results.row_text import RowText
@@ -179,7 +180,11 @@ class BeamStrategy(abc.ABC):
 
     def _streams(self, rows: list[list[int]], numbers: Sequence[int] | None, seed: int) -> Tensor:
         check_rows(self._stop.condition, len(rows))
-        return noise.random_streams(stream_numbers(numbers, len(rows)), seed)
+        streams, shape = noise.random_streams(stream_numbers(numbers, len(rows)), seed), self.decoder.shape
+        if len(rows) > shape.batch_size // self.beams:
+            first = first_history(rows[:1], streams[:1], shape.max_length + 1)
+            check_values(self.processors, shape.vocab_size, first, len(rows))
+        return streams
 
     def _events(self, rows: list[list[int]], streams: Tensor, timers: Timers) -> EventStream:
         for number, hypotheses in self._ended(rows, streams, timers):

@@ -10,7 +10,7 @@ from ...history import History
 from ...protocols import Finish
 from ...results.timers import Timers
 from ...sampling.pipeline import SamplingPipeline
-from ...token_feeder import TokenFeeder
+from ...token_feeder import Fed, LogitsInUse, TokenFeeder
 from .columns import columns_of_children
 from .prompt_search import PromptSearch
 from .seat import Scored, Seat
@@ -89,15 +89,12 @@ class BeamTable:
         history = self._seen(seats)
         # The logits of a step are valid until the next forward by any user.
         with self._feeder.lock, torch.no_grad():
-            raw = self._fed(seats, history)
-            self._feeder.logits_in_use = True
-            try:
-                with self._timers.phase("sample"):
-                    log_probs = _log_probs(raw, seats)
-                    for seat, scored in self._processed(seats, log_probs, history):
-                        self._extend(seat, scored)
-            finally:
-                self._feeder.logits_in_use = False
+            fed = self._fed(seats, history)
+            with LogitsInUse(self._feeder), self._timers.phase("sample"):
+                # Columns without a beam are undefined.
+                raw = fed.logits.reshape(*history.length.shape, -1)
+                for seat, scored in self._processed(seats, _log_probs(raw, seats), history):
+                    self._extend(seat, scored)
         over = [seat for seat in seats if not seat.search.beams]
         for seat in over:
             self.seats[seat.number] = None
@@ -110,8 +107,8 @@ class BeamTable:
             length[seat.number, seat.columns] = seat.length
         return History(self._ids, torch.from_numpy(length), self._prompt, self._stream)
 
-    def _fed(self, seats: list[Seat], history: History) -> Tensor:
-        """Raw logits ``[seats, beams, vocab]``, undefined in columns without a beam."""
+    def _fed(self, seats: list[Seat], history: History) -> Fed:
+        """The forwards of a step, in which each beam is a row."""
         feeder, statistics, (count, beams, _) = self._feeder, self._timers.statistics, history.ids.shape
         rows = History(
             history.ids.view(count * beams, 1, -1),
@@ -140,7 +137,7 @@ class BeamTable:
         if len(new) < len(seats):
             statistics.columns += columns
             statistics.padding += columns - tokens
-        return fed.logits.reshape(count, beams, -1)
+        return fed
 
     def _copy_rows(self) -> None:
         """Move what the beams' rows hold; where that is impossible, it is fed again."""

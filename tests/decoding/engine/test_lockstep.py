@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 import torch
+from transformers import MaxLengthCriteria, MaxTimeCriteria
 
 from decodekit.decoding import (
     Generator,
@@ -12,6 +13,7 @@ from decodekit.decoding import (
     NotBefore,
     Sample,
     StochasticBeams,
+    stop_from_transformers,
 )
 from decodekit.speculation import AdaptiveLength, DraftModel, Mixture, PromptLookup, SpeculativeGenerator
 from decodekit.testing import ScriptedDecoder
@@ -31,6 +33,7 @@ MODEL = DraftModel(ScriptedDecoder(torch.eye(6)))
     ("parts", "part"),
     [
         ({"stop": MaxTime(3.0)}, "stop"),
+        ({"stop": stop_from_transformers([MaxLengthCriteria(9), MaxTimeCriteria(3.0)])}, "stop"),
         ({"stop": MaxNewTokens(5) | NotBefore(2, MaxTime(3.0))}, "stop"),
         ({"drafter": PromptLookup(), "num_draft_tokens": AdaptiveLength(2)}, "num_draft_tokens"),
         ({"drafter": Mixture([PromptLookup(), MODEL])}, "drafter"),

@@ -75,6 +75,7 @@ def test_the_shortest_pattern_counts() -> None:
         ({"max_period": 3, "min_period": 0}, ValueError, "'min_period' must be >= 1"),
         ({"max_period": 3, "min_period": 4}, ValueError, "'min_period' must be <= max_period, 3: got 4"),
         ({"max_period": 2.0}, TypeError, "'max_period' must be a whole number"),
+        ({"max_period": 2, "repeats": 2**62}, ValueError, "'repeats' must be <= 1048576"),
         ({"max_period": 3, "repeats": True}, TypeError, "'repeats' must be a whole number"),
     ],
 )

@@ -40,11 +40,13 @@ def test_a_special_token_ends_a_row(tokenizer: Any, hide: bool) -> None:
 
 
 def test_beside_others_the_first_wins(tokenizer: Any) -> None:
-    """Each is told by its own finish, whatever their order."""
+    """Each is told by its own finish, whatever their order; of two with one end the longer."""
     for strings, matched, ids in [
         (["d", "<|im_end|>"], "<|im_end|>", [1, 2, 3]),
         (["<|im_end|>", "c"], "c", [1, 2]),
         (["e", "<|im_end|> d"], "<|im_end|> d", [1, 2, 3, 4]),
+        (["d", "<|im_end|> d"], "<|im_end|> d", [1, 2, 3, 4]),
+        (["<|im_end|> d", "d"], "<|im_end|> d", [1, 2, 3, 4]),
     ]:
         result = generated(tokenizer, StopStrings(strings, tokenizer))
 

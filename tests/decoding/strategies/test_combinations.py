@@ -25,6 +25,15 @@ def test_the_means_in_the_head() -> None:
     assert torch.allclose(product / product.sum(), MeanLogProbs([6, 2])(logits).softmax(-1))
 
 
+def test_only_the_ratios_of_weights_count() -> None:
+    """However large they are; a share that would be 0 is refused."""
+    logits = [HALF.log(), SURE.log()]
+    for kind in (MeanLogProbs, MeanProbs):
+        assert torch.equal(kind()(logits), kind([1e308, 1e308])(logits))
+        with pytest.raises(ValueError, match="'weights' must not differ so much"):
+            kind([1e-320, 1e10])(logits)
+
+
 def test_a_token_needs_all_experts_or_one() -> None:
     """One that a decoder forbids is out of the product, and in the mixture; without NaN."""
     logits = [torch.tensor([0.0, -torch.inf, -torch.inf]), torch.tensor([0.0, 0.0, -torch.inf])]

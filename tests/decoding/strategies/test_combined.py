@@ -13,6 +13,7 @@ from transformers import PreTrainedModel
 
 from decodekit.decoding import (
     Batcher,
+    BeamSearch,
     Combined,
     Contrast,
     Generator,
@@ -262,6 +263,30 @@ def test_its_decoders_are_not_used_while_its_logits_are() -> None:
         Generator(Combined([one, other]), processors=nosy)([1])
 
     assert 1 == len(Generator(other, stop=MaxNewTokens(1))([1]).ids[0])
+
+
+@pytest.mark.parametrize("reader", ["beams", "prompt log-probabilities", "logits", "tree"])
+def test_its_decoders_are_not_used_by_the_combination(reader: str) -> None:
+    """Whatever reads the combined logits."""
+    one, other = (scripted(2, table, tree_widths=(8,)) for table in (TABLE, OTHER))
+
+    def nosy(logits: Any) -> Tensor:
+        if begun:
+            Generator(other, stop=MaxNewTokens(1))([1])
+        return MeanProbs()(logits)
+
+    begun = False
+    decoder, tree = Combined([one, other], nosy), DraftTree(scripted(2), Tree.comb(2, 2))
+    begun = True
+    uses: dict[str, Callable[[], Any]] = {
+        "beams": lambda: BeamSearch(decoder, beams=2)([1]),
+        "prompt log-probabilities": lambda: Generator(decoder).prompt_logprobs([1, 2, 3]),
+        "logits": lambda: Generator(decoder).logits([1, 2]),
+        "tree": lambda: SpeculativeGenerator(decoder, tree)([1]),
+    }
+
+    with pytest.raises(RuntimeError, match="must not use the decoder whose logits it looks at"):
+        uses[reader]()
 
 
 @pytest.mark.parametrize("kind", ["log-probs", "probs", "contrast"])

@@ -113,6 +113,8 @@ def test_a_ranking() -> None:
     ("make", "error"),
     [
         (lambda: LogLikelihood(math.nan), ValueError),
+        (lambda: LogLikelihood(400), ValueError),
+        (lambda: LogLikelihood(-400), ValueError),
         (lambda: LogLikelihood(1, "raw"), TypeError),
         (lambda: ScoredBy(3), TypeError),
         (lambda: ScoredBy(len, "raw"), TypeError),

@@ -223,10 +223,13 @@ class TestNeighbours:
             assert alone.ids == [result.ids[row] for row in result.of_prompt(number)]
 
     def test_that_take_turns_need_one_parameter(self) -> None:
-        """Limits may still have one for each prompt."""
-        search = BeamSearch(scripted(4), beams=2, processors=Temperature([1.0, 0.5]))
-        with pytest.raises(ValueError, match="'temperature' must have one value per row: got 2 for 1 rows"):
-            search([[1], [2], [3]])
+        """Before anything is fed. Limits may still have one for each prompt."""
+        decoder = scripted(4)
+        search = BeamSearch(decoder, beams=2, processors=Temperature([1.0, 0.5, 2.0]))
+        for use in (search, search.stream):
+            with pytest.raises(ValueError, match="one value for all where 3 prompts take turns"):
+                use([[1], [2], [3]])
+        assert [] == decoder.forwards
         stop = MaxNewTokens([1, 2, 3])
 
         assert [1, 2, 3] == [
