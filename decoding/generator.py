@@ -370,7 +370,7 @@ class Generator(Parts):
 
             return events_of_many(self, feeder, history, timers, logprobs, self.exact_width)
         run = begin_run(self, feeder, len(history.length), timers, logprobs)
-        loop = DecodeLoop.over(feeder, history, timers, self.exact_width)
+        loop = DecodeLoop(feeder, history, timers, self.exact_width)
         return self._events_of(loop, loop.join(run, history, 0), texts_of(self, history))
 
     # A method: while it runs, the generator keeps its decoder alive, which the feeder does not.

@@ -1,9 +1,9 @@
 """A request in the table of the decoding loop."""
 
 import attrs
+import torch
 
 from ..protocols import Draft
-from .drafting import no_draft
 from .overlap import may_run_ahead
 from .run import Run
 
@@ -51,7 +51,7 @@ class ActiveRequest:
 
     @empty_draft.default
     def _no_draft(self) -> Draft:
-        return no_draft(self.num_rows)
+        return Draft(torch.empty(self.num_rows, 0, dtype=torch.int64))
 
     @property
     def num_rows(self) -> int:

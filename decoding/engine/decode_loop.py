@@ -2,13 +2,11 @@
 
 import time
 from collections.abc import Callable, Sequence
-from functools import partial
 from typing import TypeAlias
 
 import attrs
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
 from ..history import History
@@ -17,17 +15,15 @@ from ..results.events import StepOutput
 from ..results.timers import Timers
 from ..scores import Scores
 from ..token_feeder import Fed, LogitsInUse, TokenFeeder
-from ..trees import tree_window
 from .active_request import ActiveRequest
 from .asking import ask
-from .drafting import Asked, StepOutcome
+from .drafting import Asked
 from .merged_sampling import sample_together
 from .overlap import Overlap
 from .run import Accepted, Run
+from .step_feed import feed_step
+from .step_outcome import reports
 from .step_plan import StepPlan, device_may_be_shared, plan_step
-from .windows import chain_window
-
-Ints = NDArray[np.int64]
 
 StepResult: TypeAlias = tuple[ActiveRequest, list[StepOutput], Callable[[], None]]
 """
@@ -83,9 +79,6 @@ class DecodeLoop:
     _length: list[int] = attrs.field(init=False, repr=False)
     """Tokens of each row."""
 
-    _prompt: list[int] = attrs.field(init=False, repr=False)
-    """Tokens of each row's prompt."""
-
     _plan: StepPlan | None = attrs.field(default=None, init=False, repr=False)
     """The plan of the next step; None if it must be made again."""
 
@@ -109,15 +102,8 @@ class DecodeLoop:
         return Overlap.of(self.feeder)
 
     def __attrs_post_init__(self) -> None:
-        """Copy lengths to lists, which are faster than tensors for a few numbers."""
-        self._length, self._prompt = self.history.length[:, 0].tolist(), self.history.prompt.tolist()
-
-    @classmethod
-    def over(
-        cls, feeder: TokenFeeder, history: History, timers: Timers, exact_width: bool = False
-    ) -> "DecodeLoop":
-        """A table over *history* itself, whose rows are those of one request."""
-        return cls(feeder, history, timers, exact_width)
+        """Copy lengths to a list, which is faster than a tensor for a few numbers."""
+        self._length = self.history.length[:, 0].tolist()
 
     @classmethod
     def empty(
@@ -203,13 +189,12 @@ class DecodeLoop:
         if not plan.requests:
             return []
         # A new array each step, since a part may keep a reference to it.
-        length = np.array(self._length)
-        now = self.history.at(torch.from_numpy(length[:, None]))
+        now = self.history.at(torch.from_numpy(np.array(self._length)[:, None]))
         asked: list[Asked | None] | None = None
         clock = None
         if drafts and plan.may_draft:
             clock = self.timers.step_clock()
-            asked = ask(plan.requests, now, len(plan.active), self.timers, plan.alone, most, self._fail)
+            asked = ask(plan, now, self.timers, most, self._fail)
         # The logits of a step are valid until the next forward by any user.
         waiting_since = time.perf_counter()
         # Not acquire() and release(): an interrupt may occur between acquire() and try.
@@ -217,7 +202,7 @@ class DecodeLoop:
             if clock is not None:
                 clock.leave_out(time.perf_counter() - waiting_since)
             row_seconds = self.feeder.row_seconds
-            accepted = self._scored(plan, asked, now, length, most)
+            accepted = self._scored(plan, asked, now, most)
             if clock is not None:
                 clock.leave_out(self.feeder.row_seconds - row_seconds)
         return self._advanced(plan, asked, accepted, {} if clock is None else clock.read())
@@ -229,14 +214,13 @@ class DecodeLoop:
         prompt, random_stream = self.history.prompt.clone(), self.history.random_stream.clone()
         prompt[rows], random_stream[rows] = history.prompt, history.random_stream
         self.history = History(self.history.ids, self.history.length, prompt, random_stream)
-        self._length[rows], self._prompt[rows] = history.length[:, 0].tolist(), history.prompt.tolist()
+        self._length[rows] = history.length[:, 0].tolist()
 
     def _scored(
         self,
         plan: StepPlan,
         asked: Sequence[Asked | None] | None,
         now: History,
-        length: Ints,
         most: int | None,
     ) -> list[Accepted | None]:
         """Feed the active rows; what each request accepts, None if its rows are not scored or it failed."""
@@ -249,11 +233,20 @@ class DecodeLoop:
                 for request, one in zip(requests, asked, strict=True)
             ]
         )
-        draft = drafts[0] if plan.alone else _side_by_side(requests, drafts, len(length))
+        draft = drafts[0] if plan.alone else _side_by_side(requests, drafts, len(now.length))
         sample = plan.on_device and all(
             request.run.samples_on_device(own) for request, own in zip(requests, drafts, strict=True)
         )
-        seen, fed = self._fed(plan, now, length, draft, most, sample)
+        seen, fed = feed_step(
+            plan,
+            self.feeder,
+            self.timers,
+            now,
+            draft,
+            most=most,
+            exact_width=self.exact_width,
+            sample=sample,
+        )
         self.was_ahead = fed.was_ahead
         with LogitsInUse(self.feeder):
             together = plan.merged and fed.chosen is None
@@ -310,66 +303,6 @@ class DecodeLoop:
         self.failed(request, error)
         request.failed, self._plan = True, None
 
-    def _fed(
-        self, plan: StepPlan, now: History, length: Ints, draft: Draft, most: int | None, sample: bool
-    ) -> tuple[History, Fed]:
-        """
-        Feed the tokens and the *draft* of the active rows.
-
-        Returns:
-            The tokens before each scored column, and the result of the forward.
-        """
-        feeder, statistics = self.feeder, self.timers.statistics
-        begun = plan.begun = plan.begun or any(self._length[row] > self._prompt[row] for row in plan.active)
-        forwards, columns, tokens = feeder.forwards, feeder.columns, feeder.tokens
-        reused = self._reused(plan.unfed, now, length) if plan.unfed else {}
-        copied, row_seconds = list(feeder.copied), feeder.row_seconds
-        with self.timers.phase("target" if begun else "prefill"):
-            seen, ends, need = now, torch.from_numpy(length), plan.need
-            if draft.parents is not None:
-                seen = tree_window(now, draft)
-                logits = feeder.feed_tree(now, ends, draft, need > 0)
-                fed = Fed(Scores.of(logits), (need > 0).tolist(), all_ready=True)
-            else:
-                if draft.ids.shape[1]:
-                    seen = chain_window(now, draft)
-                    drafted = (draft.ids >= 0).sum(dim=1)
-                    ends, need = ends + drafted, need * (drafted + 1)
-                fed = plan.feed(now, ends, need, most=most, exact_width=self.exact_width, sample=sample)
-        statistics.forwards += feeder.forwards - forwards
-        statistics.tokens_fed += feeder.tokens - tokens
-        if feeder.row_seconds > row_seconds and begun:
-            # Forwards of one row and copies of rows, for prompts that are fed while other rows decode.
-            prefill = feeder.row_seconds - row_seconds
-            statistics.seconds["target"] -= prefill
-            statistics.seconds["prefill"] = statistics.seconds.get("prefill", 0.0) + prefill
-        if plan.unfed:
-            plan.unfed = []
-            for request in plan.requests:
-                request.fed = True
-        if copied != feeder.copied:
-            for row, (then, total) in enumerate(zip(copied, feeder.copied, strict=True)):
-                reused[row] = reused.get(row, 0) + total - then
-        if reused:
-            self._count_reused(plan.requests, reused)
-        if begun:
-            columns, tokens = feeder.columns - columns, feeder.tokens - tokens
-            statistics.columns += columns
-            statistics.padding += columns - tokens
-        return seen, fed
-
-    def _reused(self, rows: Sequence[int], now: History, length: Ints) -> dict[int, int]:
-        """Tokens of each of *rows* that are in the cache and need not be fed, by row."""
-        missing = self.feeder.missing(now, torch.from_numpy(length)).tolist()
-        return {row: int(length[row]) - max(missing[row], 1) for row in rows}
-
-    def _count_reused(self, requests: Sequence[ActiveRequest], reused: dict[int, int]) -> None:
-        self.timers.statistics.reused += sum(reused.values())
-        for request in requests:
-            if request.run.timers is not self.timers:
-                own = range(request.rows.start, request.rows.stop)
-                request.run.timers.statistics.reused += sum(reused.get(row, 0) for row in own)
-
     def _advanced(
         self,
         plan: StepPlan,
@@ -379,10 +312,7 @@ class DecodeLoop:
     ) -> list[StepResult]:
         """Record what the requests accepted; the results of the step."""
         results: list[StepResult] = []
-        lessons = {} if asked is None else self._lessons(plan, asked, accepted)
-        drafts = [each.draft.ids for each in asked or () if each is not None] if lessons else []
-        longest = max((ids.shape[1] for ids in drafts), default=0)
-        total = sum(int((ids.numpy() >= 0).sum()) for ids in drafts) if longest else 0
+        learned = {} if asked is None else reports(plan, asked, accepted, seconds)
         for number, (request, answer) in enumerate(zip(plan.requests, accepted, strict=True)):
             if answer is None:
                 continue
@@ -391,25 +321,8 @@ class DecodeLoop:
                 if output.finish is not None:
                     request.active = [row for row in request.active if row != output.row]
                     self._plan = None
-            lesson = lessons.get(number)
-            learn = _nothing if lesson is None else partial(lesson.learn, longest, total, **seconds)
-            results.append((request, answer.outputs, learn))
+            results.append((request, answer.outputs, learned.get(number, _nothing)))
         return results
-
-    def _lessons(
-        self, plan: StepPlan, asked: Sequence[Asked | None], accepted: Sequence[Accepted | None]
-    ) -> dict[int, StepOutcome]:
-        """The outcome for each draft length policy, by the number of the last request that shares it."""
-        found: dict[int, tuple[int, StepOutcome]] = {}
-        for number, request in enumerate(plan.requests):
-            drafting, question, answer = request.run.drafting, asked[number], accepted[number]
-            if drafting is None or isinstance(drafting.length, int) or question is None or answer is None:
-                continue
-            _, outcome = found.get(id(drafting.length), (0, StepOutcome(drafting.length, len(plan.active))))
-            outcome.add(question, answer.num_accepted, answer.outputs)
-            outcome.bystanders -= len(question.rows)
-            found[id(drafting.length)] = number, outcome
-        return dict(found.values())
 
 
 def _nothing() -> None:

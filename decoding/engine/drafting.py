@@ -20,10 +20,9 @@ from ..optional_protocols import (
     compares_scores,
     takes_trees,
 )
-from ..protocols import DecoderShape, Draft, Drafter, DraftLength, SpeculationStep, Verification
-from ..results.events import StepOutput
+from ..protocols import DecoderShape, Draft, Drafter, DraftLength, Verification
 from ..sampling.pipeline import SamplingPipeline
-from ..trees import draft_depths, pruned, tokens_ahead
+from ..trees import draft_depths, pruned
 from ..validation import is_whole
 from .evidence import Outlook
 
@@ -69,7 +68,6 @@ class Drafting:
     tree_widths: tuple[int, ...]
     """The target's."""
 
-    _takes_trees: bool = attrs.field(init=False, repr=False)
     _compares_scores: bool = attrs.field(init=False, repr=False)
 
     weighs_delays: bool = attrs.field(init=False, repr=False)
@@ -89,10 +87,6 @@ class Drafting:
 
     ends_drafts: bool = attrs.field(init=False, repr=False)
     """Whether the draft length ends drafts early."""
-
-    @_takes_trees.default
-    def _resolve_trees(self) -> bool:
-        return takes_trees(self.verification)
 
     @_compares_scores.default
     def _resolve_comparison(self) -> bool:
@@ -189,112 +183,7 @@ class Drafting:
         return Draft(torch.from_numpy(np.where(kept, ids, -1)[:, :columns]), scores)
 
     def _require_trees(self) -> None:
-        if not self._takes_trees:
+        if not takes_trees(self.verification):
             raise ValueError(f"{self.verification!r} takes no trees: got one from {self.drafter!r}")
         if not self.tree_widths:
             raise ValueError(f"the decoder must score trees: got one from {self.drafter!r}")
-
-
-@attrs.define(eq=False)
-class StepOutcome:
-    """What a draft length policy is to learn from one step, of all requests that share it."""
-
-    policy: DraftLength
-    bystanders: int
-    """Other rows that a longer forward delays: of other requests, or in prefill."""
-
-    allowed: int = 0
-    drafted: list[int] = attrs.field(factory=list)
-    accepted: list[int] = attrs.field(factory=list)
-    evidence: list[int] | None = None
-    foreseen: list[bool] | None = None
-    catching_up: list[bool] = attrs.field(factory=list)
-
-    def add(self, asked: Asked, accepted: Sequence[int], outputs: Sequence[StepOutput]) -> None:
-        """
-        Add the rows of one request.
-
-        Args:
-            asked: What was asked for them.
-
-            accepted: The accepted draft tokens of each row.
-
-            outputs: The outputs of the step.
-        """
-        ahead = tokens_ahead(asked.draft).tolist() if asked.draft.ids.shape[1] else [0] * len(accepted)
-        self.allowed = max(self.allowed, asked.allowed)
-        self.drafted += [ahead[row] for row in asked.rows]
-        self.accepted += [accepted[row] for row in asked.rows]
-        self.catching_up += asked.catching_up or (False,) * len(asked.rows)
-        if asked.outlook is None:
-            return
-        self.evidence = [*(self.evidence or []), *asked.outlook.evidence]
-        if asked.outlook.first_tokens is not None:
-            tokens = {output.row: output.ids for output in outputs}
-            firsts = zip(asked.rows, asked.outlook.first_tokens, strict=True)
-            begun = [tokens[row][:1] == (first,) for row, first in firsts]
-            self.foreseen = [*(self.foreseen or []), *begun]
-
-    def learn(self, longest: int, total: int, **seconds: float) -> None:
-        """Report it, where the longest draft of the step has *longest* tokens and all have *total*."""
-        drafted, accepted, evidence, foreseen = self.drafted, self.accepted, None, None
-        if self.evidence is not None:
-            idle = [0] * self.bystanders
-            drafted, accepted, evidence = drafted + idle, accepted + idle, (*self.evidence, *idle)
-            # Drafters that share a policy may tell different things.
-            if self.foreseen is not None and len(self.foreseen) == len(self.evidence):
-                foreseen = (*self.foreseen, *map(bool, idle))
-        self.policy.learn(
-            SpeculationStep(
-                self.allowed,
-                tuple(drafted),
-                tuple(accepted),
-                evidence=evidence,
-                foreseen=foreseen,
-                longest=longest,
-                total=total,
-                delayed=self.bystanders if self.evidence is None else 0,
-                catching_up=self._caught_up(),
-                **seconds,
-            )
-        )
-
-    def _caught_up(self) -> tuple[bool, ...] | None:
-        if not any(self.catching_up):
-            return None
-        idle = (False,) * (0 if self.evidence is None else self.bystanders)
-        return (*self.catching_up, *idle)
-
-
-def no_draft(rows: int) -> Draft:
-    """An empty draft for each row."""
-    return Draft(torch.empty(rows, 0, dtype=torch.int64))
-
-
-def check_draft(draft: Draft, rows: int, vocab: int) -> None:
-    """
-    Check the types and shapes of a drafter's answer.
-
-    Raises:
-        TypeError: It is no draft of int64 ids.
-
-        ValueError: A wrong shape.
-    """
-    ids = draft.ids if isinstance(draft, Draft) else None
-    rule = f"a drafter must propose a Draft of int64 ids [{rows}, k]"
-    if not isinstance(ids, Tensor) or ids.dtype != torch.int64:
-        raise TypeError(f"{rule}: got {ids.dtype if isinstance(ids, Tensor) else draft!r}")
-    if ids.ndim != 2 or len(ids) != rows:
-        raise ValueError(f"{rule}: got the shape {list(ids.shape)}")
-    scores, parents = draft.scores, draft.parents
-    if scores is not None and scores.shape != (*ids.shape, vocab):
-        raise ValueError(f"{rule} and scores [{rows}, k, {vocab}]: got the shape {list(scores.shape)}")
-    if parents is not None and not (
-        isinstance(parents, Tensor)
-        and parents.dtype == torch.int64
-        and parents.shape == ids.shape
-        and bool(((parents >= -1) & (parents < torch.arange(ids.shape[1]))).all())
-    ):
-        raise ValueError(
-            f"{rule} and parents, -1 or the index of an earlier draft token each: got {parents!r}"
-        )

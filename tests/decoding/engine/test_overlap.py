@@ -356,7 +356,7 @@ class TestInterrupts:
         parts = generator(decoder, StopWhen(stop))
         slots = Slots.of(decoder)
         history = first_history(PROMPTS, torch.arange(3), 41)
-        loop = DecodeLoop.over(slots, history, Timers(Statistics()))
+        loop = DecodeLoop(slots, history, Timers(Statistics()))
         loop.join(begin_run(parts, slots, 3, loop.timers), history, 0)
         found: list[list[int]] = [[], [], []]
         failed = 0

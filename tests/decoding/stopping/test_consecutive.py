@@ -83,7 +83,12 @@ def test_ends_with_the_newest_finish() -> None:
 
 @pytest.mark.parametrize(
     ("n", "condition", "error"),
-    [(0, StopTokens(2), ValueError), (2**64, StopTokens(2), ValueError), (True, StopTokens(2), TypeError), (2, len, TypeError)],
+    [
+        (0, StopTokens(2), ValueError),
+        (2**64, StopTokens(2), ValueError),
+        (True, StopTokens(2), TypeError),
+        (2, len, TypeError),
+    ],
 )
 def test_parameters_are_checked(n: Any, condition: Any, error: type[Exception]) -> None:
     """A number of tokens and a condition."""

@@ -1,0 +1,128 @@
+"""What draft length policies learn from a step."""
+
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+
+import attrs
+
+from ..protocols import DraftLength, SpeculationStep
+from ..results.events import StepOutput
+from ..trees import tokens_ahead
+from .drafting import Asked
+from .run import Accepted
+from .step_plan import StepPlan
+
+
+@attrs.define(eq=False)
+class StepOutcome:
+    """What a draft length policy is to learn from one step, of all requests that share it."""
+
+    policy: DraftLength
+    bystanders: int
+    """Other rows that a longer forward delays: of other requests, or in prefill."""
+
+    allowed: int = 0
+    drafted: list[int] = attrs.field(factory=list)
+    accepted: list[int] = attrs.field(factory=list)
+    evidence: list[int] | None = None
+    foreseen: list[bool] | None = None
+    catching_up: list[bool] = attrs.field(factory=list)
+
+    def add(self, asked: Asked, accepted: Sequence[int], outputs: Sequence[StepOutput]) -> None:
+        """
+        Add the rows of one request.
+
+        Args:
+            asked: What was asked for them.
+
+            accepted: The accepted draft tokens of each row.
+
+            outputs: The outputs of the step.
+        """
+        ahead = tokens_ahead(asked.draft).tolist() if asked.draft.ids.shape[1] else [0] * len(accepted)
+        self.allowed = max(self.allowed, asked.allowed)
+        self.drafted += [ahead[row] for row in asked.rows]
+        self.accepted += [accepted[row] for row in asked.rows]
+        self.catching_up += asked.catching_up or (False,) * len(asked.rows)
+        if asked.outlook is None:
+            return
+        self.evidence = [*(self.evidence or []), *asked.outlook.evidence]
+        if asked.outlook.first_tokens is not None:
+            tokens = {output.row: output.ids for output in outputs}
+            firsts = zip(asked.rows, asked.outlook.first_tokens, strict=True)
+            begun = [tokens[row][:1] == (first,) for row, first in firsts]
+            self.foreseen = [*(self.foreseen or []), *begun]
+
+    def learn(self, longest: int, total: int, seconds: Mapping[str, float]) -> None:
+        """
+        Report it to the policy.
+
+        Args:
+            longest: Tokens of the longest draft of the step.
+
+            total: Tokens of all its drafts.
+
+            seconds: Times of the step, by the names of :class:`~..protocols.SpeculationStep`.
+        """
+        drafted, accepted, evidence, foreseen = self.drafted, self.accepted, None, None
+        if self.evidence is not None:
+            idle = [0] * self.bystanders
+            drafted, accepted, evidence = drafted + idle, accepted + idle, (*self.evidence, *idle)
+            # Drafters that share a policy may tell different things.
+            if self.foreseen is not None and len(self.foreseen) == len(self.evidence):
+                foreseen = (*self.foreseen, *map(bool, idle))
+        self.policy.learn(
+            SpeculationStep(
+                self.allowed,
+                tuple(drafted),
+                tuple(accepted),
+                evidence=evidence,
+                foreseen=foreseen,
+                longest=longest,
+                total=total,
+                delayed=self.bystanders if self.evidence is None else 0,
+                catching_up=self._caught_up(),
+                **seconds,
+            )
+        )
+
+    def _caught_up(self) -> tuple[bool, ...] | None:
+        if not any(self.catching_up):
+            return None
+        idle = (False,) * (0 if self.evidence is None else self.bystanders)
+        return (*self.catching_up, *idle)
+
+
+def reports(
+    plan: StepPlan,
+    asked: Sequence[Asked | None],
+    accepted: Sequence[Accepted | None],
+    seconds: Mapping[str, float],
+) -> dict[int, Callable[[], None]]:
+    """
+    Functions that report a step, one for each draft length policy, by the number of its last request.
+
+    Args:
+        plan: The step's requests.
+
+        asked: What each asked for; None if nothing.
+
+        accepted: What each accepted; None if its rows were not scored, or it failed.
+
+        seconds: Times of the step, by the names of :class:`~..protocols.SpeculationStep`.
+    """
+    found: dict[int, tuple[int, StepOutcome]] = {}
+    for number, (request, question, answer) in enumerate(zip(plan.requests, asked, accepted, strict=True)):
+        drafting = request.run.drafting
+        if drafting is None or isinstance(drafting.length, int) or question is None or answer is None:
+            continue
+        _, outcome = found.get(id(drafting.length), (0, StepOutcome(drafting.length, len(plan.active))))
+        outcome.add(question, answer.num_accepted, answer.outputs)
+        outcome.bystanders -= len(question.rows)
+        found[id(drafting.length)] = number, outcome
+    if not found:
+        return {}
+    drafts = [one.draft.ids for one in asked if one is not None]
+    longest = max(ids.shape[1] for ids in drafts)
+    total = sum(int((ids.numpy() >= 0).sum()) for ids in drafts) if longest else 0
+    return {number: partial(outcome.learn, longest, total, seconds) for number, outcome in found.values()}
