@@ -7,6 +7,7 @@ from typing import Any, Protocol
 import attrs
 from torch import Tensor
 
+from .feed_counts import FeedCounts
 from .history import History
 from .protocols import DecoderShape, Draft
 from .scores import Scores
@@ -75,26 +76,15 @@ class TokenFeeder(Protocol):
     logits_in_use: bool
     """True while the current logits are in use; feeding then raises."""
 
-    rows: int
-    """Rows of one forward, of all decoders together."""
+    @property
+    def rows(self) -> int:
+        """Rows of one forward, of all decoders together."""
+        ...
 
-    forwards: int
-    """Forwards; one of each decoder, where there are several, counts once."""
-
-    columns: int
-    """Columns of all forwards, of all :attr:`rows`."""
-
-    row_columns: int
-    """Columns of forwards of one row; of several decoders, those of the one with the most."""
-
-    row_tokens: int
-    """Columns with a token among those."""
-
-    row_seconds: float
-    """Time of those forwards."""
-
-    tokens: int
-    """Columns with a token; the others were padding."""
+    @property
+    def counts(self) -> FeedCounts:
+        """What was fed so far."""
+        ...
 
     def feed(
         self,

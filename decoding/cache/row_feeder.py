@@ -9,7 +9,7 @@ import torch
 from numpy.typing import NDArray
 
 from ..optional_protocols import CopiesRows, FeedsRows, copies_rows, row_widths
-from ..protocols import Decoder, DecoderShape
+from ..protocols import Decoder
 from .cached_tokens import CachedTokens
 
 Ints = NDArray[np.int64]
@@ -46,11 +46,13 @@ class RowFeeder:
     Args:
         decoder: The decoder; its optional protocols are read once.
 
+        kept: What is called: the decoder, or a weak proxy of it.
+
         cached: The record of its cache, which is kept up to date.
     """
 
-    def __init__(self, decoder: Decoder, cached: CachedTokens) -> None:
-        self._shape: DecoderShape = decoder.shape
+    def __init__(self, decoder: Decoder, kept: Decoder, cached: CachedTokens) -> None:
+        self._decoder, self._shape = kept, decoder.shape
         self._scored = max(width for width in self._shape.widths if width <= self._shape.scored_width)
         self._cached = cached
         self.widths = row_widths(decoder)
@@ -67,7 +69,6 @@ class RowFeeder:
 
     def catch_up(
         self,
-        decoder: Decoder,
         tokens: Ints,
         starts: Sequence[int],
         ends: Sequence[int],
@@ -80,8 +81,6 @@ class RowFeeder:
         Rows are caught up one after the other, in the order in which they began.
 
         Args:
-            decoder: The decoder.
-
             tokens: The tokens of each row, ``[rows, capacity]``.
 
             starts: From where on each row lacks its tokens; of an idle row its end.
@@ -97,7 +96,7 @@ class RowFeeder:
         behind = self._behind(result.starts, ends)
         if self.copies:
             for row in behind:
-                self._copy(decoder, row, tokens[row], ends[row] - wanted[row], result)
+                self._copy(row, tokens[row], ends[row] - wanted[row], result)
             behind = self._behind(result.starts, ends)
         self._waiting = []
         lacking = {row: (result.starts[row], ends[row] - wanted[row]) for row in behind}
@@ -106,9 +105,9 @@ class RowFeeder:
         left = most
         for row, (_, held) in lacking.items():
             if self.copies:
-                self._copy(decoder, row, tokens[row], held, result)
+                self._copy(row, tokens[row], held, result)
             while ends[row] - result.starts[row] > self._scored and (left is None or left > 0):
-                width = self._feed(decoder, row, tokens[row], held, left, result)
+                width = self._feed(row, tokens[row], held, left, result)
                 left = None if left is None else left - width
         self._waiting = result.waiting = self._behind(result.starts, ends, list(lacking))
         return result
@@ -151,7 +150,7 @@ class RowFeeder:
             earlier.append((row, stop))
         return total
 
-    def _copy(self, decoder: Decoder, row: int, tokens: Ints, held: int, result: CaughtUp) -> None:
+    def _copy(self, row: int, tokens: Ints, held: int, result: CaughtUp) -> None:
         """Copy what another row holds of *tokens*, up to *held*, if it is more than *row* itself holds."""
         start = result.starts[row]
         source, shared = row, start
@@ -163,14 +162,12 @@ class RowFeeder:
         sources = torch.arange(self._shape.batch_size)
         sources[row] = source
         self._cached.forget_from(row, 0)
-        cast(CopiesRows, decoder).copy_rows(sources, shared)
+        cast(CopiesRows, self._decoder).copy_rows(sources, shared)
         self._cached.copy(source, row, shared)
         self.copied[row] += shared - start
         result.starts[row] = shared
 
-    def _feed(
-        self, decoder: Decoder, row: int, tokens: Ints, held: int, most: int | None, result: CaughtUp
-    ) -> int:
+    def _feed(self, row: int, tokens: Ints, held: int, most: int | None, result: CaughtUp) -> int:
         """Feed one forward of *tokens* from where *row* starts, up to *held*; return its width."""
         start = result.starts[row]
         fitting = [width for width in self.widths if most is None or width <= most] or self.widths[:1]
@@ -181,7 +178,7 @@ class RowFeeder:
         indent = width - len(new) if width > self._shape.scored_width else 0
         ids[0, indent : indent + len(new)] = torch.from_numpy(new)
         self._cached.forget_after(row, start, new)
-        cast(FeedsRows, decoder).forward_row(ids, torch.tensor([start - indent]), row)
+        cast(FeedsRows, self._decoder).forward_row(ids, torch.tensor([start - indent]), row)
         self._cached.remember(row, start, new, width + _ONE_ROW)
         result.starts[row] = start + len(new)
         result.forwards, result.columns = result.forwards + 1, result.columns + width

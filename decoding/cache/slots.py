@@ -14,37 +14,30 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from ..after_fork import call_after_fork
+from ..feed_counts import FeedCounts
 from ..forward_checks import require_decoder
 from ..history import History
 from ..optional_protocols import (
     AnyDecoder,
     CopiesRows,
-    HasSpans,
     OffersFeeder,
-    QueuedSample,
     QueuesForwards,
     does_skip_padding,
     is_bit_exact,
     tree_widths,
 )
-from ..protocols import Decoder, Draft, SamplesOnDevice, ScoresTrees
+from ..protocols import Decoder, Draft, SamplesOnDevice
 from ..scores import Scores
 from ..token_feeder import Fed, TokenFeeder
-from ..trees import first_branch, parents_of
+from ..trees import parents_of
 from ..validation import is_whole
 from .cached_tokens import CachedTokens
-from .columns import columns_of
 from .feed_checks import check_source, checked_feed
 from .lost_lock import LostLock
+from .recorded_forwards import RecordedForwards
 from .row_feeder import RowFeeder
 
 Ints = NDArray[np.int64]
-
-# The program number of tree forwards, whose rounding differs from that of other programs.
-_TREE = 0
-
-# Added to the width of a sampling forward: a program of its own as well.
-_SAMPLING = 1 << 32
 
 # By identity: decoders that compare equal may have different caches.
 _slots: "dict[int, Slots]" = {}
@@ -69,11 +62,18 @@ class Slots:
     others, and deadlock its own thread.
     """
 
-    def __init__(self, decoder: Decoder) -> None:
+    def __init__(self, decoder: Decoder, kept: Decoder | None = None) -> None:
+        """
+        Begin with an empty cache.
+
+        Args:
+            decoder: The decoder; its optional protocols are read once.
+
+            kept: What is kept and called in its place: a weak proxy, which hides optional protocols.
+        """
         require_decoder(decoder)
-        self.decoder = decoder
+        self.decoder = kept = decoder if kept is None else kept
         self.shape = shape = decoder.shape
-        self._spans: tuple[int, ...] = tuple(decoder.spans) if isinstance(decoder, HasSpans) else ()
         self._scored = tuple(width for width in shape.widths if width <= shape.scored_width)
         self.tree_widths: tuple[int, ...] = tree_widths(decoder)
         """Columns of the decoder's tree forwards; empty if there are none."""
@@ -92,7 +92,9 @@ class Slots:
 
         self._owner: Callable[[], Decoder | None] = lambda: None
         self._cached = CachedTokens(shape.batch_size, shape.max_length)
-        self._rows = RowFeeder(decoder, self._cached)
+        self._rows = RowFeeder(decoder, kept, self._cached)
+        self.recorded = RecordedForwards(decoder, kept, self._cached)
+        """The decoder's forwards."""
 
         self.lock: threading.RLock | LostLock = threading.RLock()
         """To be held while logits are in use: the next forward invalidates them."""
@@ -102,24 +104,6 @@ class Slots:
 
         self.rows = shape.batch_size
         """Rows of a forward."""
-
-        self.forwards = 0
-        """Number of forwards."""
-
-        self.columns = 0
-        """Number of columns in them, of all rows."""
-
-        self.row_columns = 0
-        """Number of columns in forwards of one row."""
-
-        self.row_tokens = 0
-        """Number of those with a token."""
-
-        self.row_seconds = 0.0
-        """Time of these forwards, and of copies of rows."""
-
-        self.tokens = 0
-        """Number of columns with a token; the others were padding."""
 
     @classmethod
     def of(cls, decoder: Decoder) -> "Slots":
@@ -134,12 +118,16 @@ class Slots:
                 except TypeError as error:
                     rule = "a decoder must be an object that Python can refer to weakly"
                     raise TypeError(f"{rule} (__slots__ needs '__weakref__'): got {decoder!r}") from error
-                # Built from the decoder itself, since a proxy hides its optional protocols. Afterwards
-                # only a proxy is kept, so that the slots do not keep the decoder alive.
-                slots = _slots[id(decoder)] = cls(decoder)
-                slots.decoder, slots._owner = proxy, owner
+                # Only a proxy is kept, so that the slots do not keep the decoder alive.
+                slots = _slots[id(decoder)] = cls(decoder, proxy)
+                slots._owner = owner
                 weakref.finalize(decoder, _slots.pop, id(decoder), None)
             return slots
+
+    @property
+    def counts(self) -> FeedCounts:
+        """What was fed so far."""
+        return self.recorded.counts
 
     @property
     def row_widths(self) -> tuple[int, ...]:
@@ -163,7 +151,7 @@ class Slots:
 
             RuntimeError: The logits are :attr:`logits_in_use`.
         """
-        self._require_returned()
+        self.require_returned()
         check_source(source, self.shape.batch_size)
         if not self._rows.copies:
             return False
@@ -190,7 +178,7 @@ class Slots:
         Raises:
             RuntimeError: The logits are :attr:`logits_in_use`.
         """
-        self._require_returned()
+        self.require_returned()
         starts = [0] * self.shape.batch_size
         ids = torch.full((len(starts), width), -1)
         if self.skips_padding:
@@ -269,7 +257,7 @@ class Slots:
 
             RuntimeError: The logits are :attr:`logits_in_use`.
         """
-        self._require_returned()
+        self.require_returned()
         if not isinstance(exact_width, bool):
             raise TypeError(f"'exact_width' must be True or False: got {exact_width!r}")
         if most is not None and (not is_whole(most) or most < 1):
@@ -282,7 +270,8 @@ class Slots:
         sampling = history if sample else None
         # The columns to score are held back, so that one forward scores them together.
         held = list(map(sub, ends, wanted))
-        starts = self._starts(tokens, ends, wanted, self._exact_program(sampling) if exact_width else None)
+        program = self.recorded.exact_program(self._scored[-1], sampling) if exact_width else None
+        starts = self._starts(tokens, ends, wanted, program)
         longest, waiting = max(map(sub, ends, starts)), list[int]()
         if longest > self._scored[-1] and not exact_width and (self._rows.copies or self._rows.widths):
             starts, waiting = self._catch_up(tokens, starts, ends, wanted, most)
@@ -310,7 +299,7 @@ class Slots:
                 end if fit else min(start + width, rest)
                 for start, end, rest, fit in zip(starts, ends, held, fits, strict=True)
             ]
-        chosen, raw = self._forward(tokens, starts, stops, width, exact_width, sampling)
+        chosen, raw = self.recorded.forward(tokens, starts, stops, width, exact_width, sampling)
         if width > 1 or len(ends) < self.shape.batch_size:
             every, first = raw, list(map(sub, held, starts))
             raw = Scores(lambda: _columns(every.logits, first, columns))
@@ -343,7 +332,7 @@ class Slots:
 
             RuntimeError: The logits are :attr:`logits_in_use`.
         """
-        self._require_returned()
+        self.require_returned()
         tokens, drafted, feeding = history.ids.numpy()[:, 0], draft.ids.numpy(), active.tolist()
         counts = np.where(active.numpy(), (drafted >= 0).sum(axis=1), 0).tolist()
         self._require_tree(max(counts))
@@ -354,68 +343,12 @@ class Slots:
         while max(map(sub, with_draft, starts)) > self.tree_widths[-1]:
             starts = self._advance(tokens, starts, held, self.shape.widths)
         width = _smallest(self.tree_widths, max(map(sub, with_draft, starts)))
-        logits = self._forward_tree(tokens, starts, ends, drafted, parents_of(draft).numpy(), width)
+        logits = self.recorded.forward_tree(tokens, starts, ends, drafted, parents_of(draft).numpy(), width)
         first = list(map(sub, held, starts))
         return _columns(logits, first, 1 + drafted.shape[1])
 
-    def queue(
-        self, history: History, length: Sequence[int], rows: Sequence[int], after: QueuedSample | None = None
-    ) -> QueuedSample:
-        """
-        Queue a forward of the last token of each row, and its sample.
-
-        What is fed must be told to :meth:`record_queued` once it is known. Only for a decoder that
-        :attr:`may_queue`.
-
-        Args:
-            history: The tokens, as in :meth:`feed`. All but the last must be in the cache.
-
-            length: The number of tokens of each row, the last included.
-
-            rows: The rows to feed; others are idle.
-
-            after: The sample that is the last token; None if the history has it.
-
-        Raises:
-            RuntimeError: The logits are :attr:`logits_in_use`.
-        """
-        self._require_returned()
-        shape, tokens = self.shape, history.ids.numpy()[:, 0]
-        ids, cache_pos = np.full((shape.batch_size, 1), -1, np.int64), np.zeros(shape.batch_size, np.int64)
-        fed = torch.zeros(shape.batch_size, dtype=torch.bool)
-        for row in rows:
-            fed[row], cache_pos[row] = True, length[row] - 1
-            ids[row, 0] = tokens[row, length[row] - 1]
-            self._cached.forget_from(row, length[row] - 1)
-        ends = np.array(length)
-        before = columns_of(history, ends - 1, ends, 1, shape)
-        columns: Tensor | QueuedSample = torch.from_numpy(ids) if after is None else after
-        decoder = cast(QueuesForwards, self.decoder)
-        return decoder.queue_and_sample(columns, torch.from_numpy(cache_pos), before, fed)
-
-    def record_queued(self, length: Sequence[int], rows: Sequence[int], tokens: Sequence[int]) -> None:
-        """After :meth:`queue`: the token that each row was fed; -1 is none."""
-        program = self._name(1, False, sampling=True)
-        for row in rows:
-            if tokens[row] >= 0:
-                new = np.array([tokens[row]], np.int64)
-                self._cached.remember(row, length[row] - 1, new, program)
-
-    def read_queued(self, sample: QueuedSample, rows: Sequence[int]) -> Tensor:
-        """The ids of a queued forward, ``[batch, 1]``, which counts as one over *rows* from now on."""
-        ids = sample.read()
-        self._require("ids", ids, (self.shape.batch_size, 1))
-        self.forwards += 1
-        self.columns += len(ids)
-        self.tokens += len(rows)
-        return ids
-
-    def forget_queued(self, length: Sequence[int], rows: Sequence[int]) -> None:
-        """After :meth:`record_queued`, where the forward may not have run: its tokens are not cached."""
-        for row in rows:
-            self._cached.forget_from(row, length[row] - 1)
-
-    def _require_returned(self) -> None:
+    def require_returned(self) -> None:
+        """Raise ``RuntimeError`` while the logits are :attr:`logits_in_use`."""
         if self.logits_in_use:
             raise RuntimeError(
                 "a processor, a sampler, a stop condition or a verification must not use the decoder whose "
@@ -459,13 +392,9 @@ class Slots:
     ) -> tuple[list[int], list[int]]:
         """Feed single rows and copy rows; return the rows' new starts, and rows that wait, which are idle."""
         begun = time.perf_counter()
-        result = self._rows.catch_up(self.decoder, tokens, starts, ends, wanted, most)
-        self.row_seconds += time.perf_counter() - begun
-        self.forwards += result.forwards
-        self.columns += result.columns
-        self.row_columns += result.columns
-        self.row_tokens += result.tokens
-        self.tokens += result.tokens
+        result = self._rows.catch_up(tokens, starts, ends, wanted, most)
+        seconds, columns, fed = time.perf_counter() - begun, result.columns, result.tokens
+        self.recorded.count(FeedCounts(result.forwards, columns, fed, columns, fed, seconds))
         for row in result.waiting:
             result.starts[row] = ends[row]
         return result.starts, result.waiting
@@ -482,128 +411,8 @@ class Slots:
         """Feed up to one forward of the tokens up to *held*, unscored; return the rows' new starts."""
         width = _smallest(widths, max(map(sub, held, starts)))
         stops = [min(start + width, rest) for start, rest in zip(starts, held, strict=True)]
-        self._forward(tokens, starts, stops, width, exact_width, discarded)
+        self.recorded.forward(tokens, starts, stops, width, exact_width, discarded)
         return stops
-
-    def _samples(self, width: int, history: History | None) -> bool:
-        return history is not None and width in cast(SamplesOnDevice, self.decoder).sampling_widths
-
-    def _exact_program(self, history: History | None) -> int:
-        width = self._scored[-1]
-        return self._name(width, True, self._samples(width, history))
-
-    def _name(self, width: int, exact_width: bool, sampling: bool = False) -> int:
-        """
-        The number of the program of *width*; negative if it attends to the whole span.
-
-        Also where there is one span: what other feeds wrote before a slot was computed from other programs.
-        """
-        number = width + _SAMPLING if sampling else width
-        return -number if exact_width else number
-
-    def _forward(
-        self,
-        tokens: Ints,
-        starts: Sequence[int],
-        stops: Sequence[int],
-        width: int,
-        exact_width: bool = False,
-        sampling: History | None = None,
-    ) -> tuple[Tensor | None, Scores]:
-        """
-        Feed the tokens of each row from *starts* to *stops*, through the program of *width*.
-
-        Returns:
-            The sampled ids, if the program samples for the history *sampling*, and the logits; of
-            these rows.
-        """
-        shape = self.shape
-        # New arrays each time: a decoder may still read them after it returned.
-        ids, cache_pos = np.empty((shape.batch_size, width), np.int64), np.zeros(shape.batch_size, np.int64)
-        ids.fill(-1)
-        # A wide forward scores its last column only, so tokens are right-aligned.
-        right = width > shape.scored_width
-        fed = []
-        for row, start in enumerate(starts):
-            count = stops[row] - start
-            if count > 0:
-                new = tokens[row, start : start + count]
-                fed.append((row, start, new))
-                indent = width - count if right else 0
-                ids[row, indent : indent + count] = new
-                cache_pos[row] = start - indent
-                self._cached.forget_after(row, start, new)
-        sampled, samples = None, self._samples(width, sampling)
-        program = self._name(width, exact_width, samples)
-        # A program of a shorter span rounds differently.
-        whole = {"span": shape.max_length} if program < 0 and len(self._spans) > 1 else {}
-        columns, first = torch.from_numpy(ids), torch.from_numpy(cache_pos)
-        if samples:
-            before = columns_of(
-                cast(History, sampling), np.array(starts), np.array(stops), 1 if right else width, shape
-            )
-            sampled, raw = cast(SamplesOnDevice, self.decoder).forward_and_sample(
-                columns, first, before, **whole
-            )
-            self._require("ids", sampled, before.length.shape)
-        else:
-            logits = self.decoder.forward(columns, first, **whole)
-            self._require_logits(logits, 1 if right else width)
-            raw = Scores.of(logits)
-        for row, start, new in fed:
-            self._cached.remember(row, start, new, program)
-            self.tokens += len(new)
-        self.forwards += 1
-        self.columns += ids.size
-        return sampled, raw
-
-    def _forward_tree(
-        self,
-        tokens: Ints,
-        starts: Sequence[int],
-        ends: Sequence[int],
-        drafted: Ints,
-        parents: Ints,
-        width: int,
-    ) -> Tensor:
-        """Feed the tokens of each row from *starts* to *ends* as a chain, and the draft tree after it."""
-        batch = self.shape.batch_size
-        ids = np.full((batch, width), -1, dtype=np.int64)
-        before = np.full_like(ids, -1)
-        cache_pos = np.zeros(batch, dtype=np.int64)
-        fed = [(row, start) for row, start in enumerate(starts) if ends[row] > start]
-        for row, start in fed:
-            stem = ends[row] - start
-            n = stem + int((drafted[row] >= 0).sum())
-            ids[row, :stem] = tokens[row, start : start + stem]
-            ids[row, stem:n] = drafted[row, : n - stem]
-            before[row, :stem] = np.arange(-1, stem - 1)
-            before[row, stem:n] = stem + parents[row, : n - stem]
-            cache_pos[row] = start
-        branch = first_branch(ids, before)
-        for row, start in fed:
-            self._cached.forget_after(row, start, ids[row, branch[row]])
-        decoder = cast(ScoresTrees, self.decoder)
-        logits = decoder.forward_tree(
-            torch.from_numpy(ids), torch.from_numpy(cache_pos), torch.from_numpy(before)
-        )
-        self._require_logits(logits, width)
-        for row, start in fed:
-            self._cached.remember(row, start, ids[row, branch[row]], _TREE)
-        self.forwards += 1
-        self.columns += ids.size
-        self.tokens += int((ids >= 0).sum())
-        return logits
-
-    def _require_logits(self, logits: Tensor, columns: int) -> None:
-        shape = self.shape
-        self._require("logits", logits, (shape.batch_size, columns, shape.vocab_size))
-
-    def _require(self, what: str, found: Tensor, expected: Sequence[int]) -> None:
-        if found.shape != tuple(expected):
-            raise ValueError(
-                f"forward must return {what} of the shape {list(expected)}: got {list(found.shape)}"
-            )
 
 
 def feeder_of(decoder: AnyDecoder) -> TokenFeeder:

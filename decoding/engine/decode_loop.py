@@ -201,10 +201,10 @@ class DecodeLoop:
         with self.feeder.lock, self._without_gradients:
             if clock is not None:
                 clock.leave_out(time.perf_counter() - waiting_since)
-            row_seconds = self.feeder.row_seconds
+            before = self.feeder.counts
             accepted = self._scored(plan, asked, now, most)
             if clock is not None:
-                clock.leave_out(self.feeder.row_seconds - row_seconds)
+                clock.leave_out(self.feeder.counts.since(before).row_seconds)
         return self._advanced(plan, asked, accepted, {} if clock is None else clock.read())
 
     def _write(self, rows: slice, history: History) -> None:

@@ -70,7 +70,9 @@ class Overlap:
     def forget(self, rows: Sequence[int]) -> None:
         """Let the forward that is ahead sample nothing for *rows*, which are another request's now."""
         if self._ahead is not None:
-            self.slots.forget_queued(self._ahead.length, [row for row in rows if row in self._ahead.rows])
+            self.slots.recorded.forget_queued(
+                self._ahead.length, [row for row in rows if row in self._ahead.rows]
+            )
             self._ahead = attrs.evolve(self._ahead, rows=[row for row in self._ahead.rows if row not in rows])
 
     def feed(
@@ -84,6 +86,7 @@ class Overlap:
         sample: bool = False,
     ) -> Fed:
         """As :meth:`~..cache.slots.Slots.feed`; the ids may come from a forward that was queued before."""
+        self.slots.require_returned()
         # Taken first, so that nothing of it is left after an exception.
         ahead, self._ahead = self._ahead, None
         if self._applies(exact_width, sample):
@@ -121,8 +124,8 @@ class Overlap:
     def _first(self, history: History, rows: Sequence[int], length: Sequence[int]) -> _Queued:
         """Queue a forward of tokens that the host has."""
         fed = [int(history.ids[row, 0, end - 1]) for row, end in enumerate(length)]
-        sample = self.slots.queue(history, length, rows)
-        self.slots.record_queued(length, rows, fed)
+        sample = self.slots.recorded.queue(history, length, rows)
+        self.slots.recorded.record_queued(length, rows, fed)
         return _Queued(rows, length, fed, sample)
 
     def _read(self, history: History, rows: Sequence[int], ahead: _Queued, go_on: bool) -> Tensor:
@@ -132,15 +135,15 @@ class Overlap:
         going_on = [row for row in rows if length[row] <= self.slots.shape.max_length]
         following = None
         if go_on and going_on:
-            following = self.slots.queue(history, length, going_on, ahead.sample)
+            following = self.slots.recorded.queue(history, length, going_on, ahead.sample)
         try:
-            chosen = self.slots.read_queued(ahead.sample, rows)
+            chosen = self.slots.recorded.read_queued(ahead.sample, rows)
         except BaseException:
-            self.slots.forget_queued(ahead.length, ahead.rows)
+            self.slots.recorded.forget_queued(ahead.length, ahead.rows)
             raise
         if following is not None:
             fed = chosen[:, 0].tolist()
-            self.slots.record_queued(length, going_on, fed)
+            self.slots.recorded.record_queued(length, going_on, fed)
             self._ahead = _Queued(going_on, length, fed, following)
         return chosen
 

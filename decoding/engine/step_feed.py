@@ -49,18 +49,16 @@ def feed_step(
     """
     statistics, lengths = timers.statistics, now.length[:, 0]
     begun = plan.begun = plan.begun or bool((lengths > now.prompt)[plan.active].any())
-    forwards, columns, tokens = feeder.forwards, feeder.columns, feeder.tokens
+    before, copied = feeder.counts, list(feeder.copied)
     reused = _reused(plan.unfed, feeder, now) if plan.unfed else {}
-    copied, row_seconds = list(feeder.copied), feeder.row_seconds
     with timers.phase("target" if begun else "prefill"):
         seen, fed = _fed(plan, feeder, now, draft, most, exact_width, sample)
-    statistics.forwards += feeder.forwards - forwards
-    statistics.tokens_fed += feeder.tokens - tokens
-    if feeder.row_seconds > row_seconds and begun:
-        # Forwards of one row and copies of rows, for prompts that are fed while other rows decode.
-        prefill = feeder.row_seconds - row_seconds
-        statistics.seconds["target"] -= prefill
-        statistics.seconds["prefill"] = statistics.seconds.get("prefill", 0.0) + prefill
+    spent = feeder.counts.since(before)
+    statistics.record_feed(spent, begun)
+    if spent.row_seconds and begun:
+        # For prompts that are fed while other rows decode.
+        statistics.seconds["target"] -= spent.row_seconds
+        statistics.seconds["prefill"] = statistics.seconds.get("prefill", 0.0) + spent.row_seconds
     if plan.unfed:
         plan.unfed = []
         for request in plan.requests:
@@ -70,10 +68,6 @@ def feed_step(
             reused[row] = reused.get(row, 0) + total - then
     if reused:
         _count_reused(plan.requests, timers, reused)
-    if begun:
-        columns, tokens = feeder.columns - columns, feeder.tokens - tokens
-        statistics.columns += columns
-        statistics.padding += columns - tokens
     return seen, fed
 
 

@@ -7,6 +7,7 @@ from typing import Any
 
 import attrs
 
+from ..feed_counts import FeedCounts
 from ..validation import as_real
 from .html import summary_table
 
@@ -245,6 +246,14 @@ class Statistics:
         """Count a row's first token, which is no verification; 0 *tokens* if none was possible."""
         self.tokens += tokens
         self.first_tokens += tokens
+
+    def record_feed(self, spent: FeedCounts, begun: bool) -> None:
+        """Count the forwards of a step; columns once the decoding has *begun*, after prefill."""
+        self.forwards += spent.forwards
+        self.tokens_fed += spent.tokens
+        if begun:
+            self.columns += spent.columns
+            self.padding += spent.columns - spent.tokens
 
     def record_gaps(self, gaps: Iterable[float]) -> None:
         """Record the gaps of one step."""

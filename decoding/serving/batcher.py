@@ -471,7 +471,7 @@ class Batcher:
 
     def _advance(self) -> bool:
         """One step; whether anything was computed."""
-        forwards = self._feeder.forwards
+        forwards = self._feeder.counts.forwards
         try:
             self._stepper = threading.get_ident()
             self._timers.resume()
@@ -487,7 +487,7 @@ class Batcher:
         finally:
             self._stepper = None
             self._timers.touch()
-        return self._feeder.forwards > forwards
+        return self._feeder.counts.forwards > forwards
 
     def _collect(self, step: Callable[[], list[Told]]) -> None:
         """Keep what *step* says of requests; an interrupt of it ends all that the table has."""

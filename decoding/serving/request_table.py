@@ -2,13 +2,13 @@
 
 import time
 from collections.abc import Callable, Iterator
-from operator import sub
 from typing import TypeAlias
 
 import attrs
 
 from ..engine.active_request import ActiveRequest
 from ..engine.decode_loop import DecodeLoop
+from ..feed_counts import FeedCounts
 from ..optional_protocols import is_row_independent
 from ..results.events import Event, StepOutput
 from ..results.timers import Timers
@@ -82,9 +82,9 @@ class RequestTable:
         if not running:
             return self._taken_failures()
         most, drafts = self._columns(running)
-        fed, started = self._fed(), time.perf_counter()
+        before, started = self.feeder.counts, time.perf_counter()
         results = self._loop.step(most, drafts)
-        width, tokens = self._chunk(fed, self._fed())
+        width, tokens = self._chunk(self.feeder.counts.since(before))
         # The time of a forward that was queued before is not that of the step.
         if width and not self._loop.was_ahead:
             self.pace.learn(width, time.perf_counter() - started, whole=tokens >= width)
@@ -180,17 +180,12 @@ class RequestTable:
         # A forward wider than the scored width scores one column of each row, so none for a draft.
         return most, min(lacking, most) <= shape.scored_width
 
-    def _fed(self) -> tuple[int, int, int, int, int]:
-        feeder = self.feeder
-        return feeder.forwards, feeder.columns, feeder.tokens, feeder.row_columns, feeder.row_tokens
-
-    def _chunk(self, before: tuple[int, ...], after: tuple[int, ...]) -> tuple[int, int]:
+    def _chunk(self, spent: FeedCounts) -> tuple[int, int]:
         """The columns of a prompt that a step had room for, and tokens in them; 0 if they are not known."""
-        forwards, columns, tokens, row_columns, row_tokens = map(sub, after, before)
         if self.feeder.row_widths:
-            return row_columns, row_tokens
+            return spent.row_columns, spent.row_tokens
         # Of the prompt, and one of each row that decodes.
-        return columns // self.feeder.rows if forwards == 1 else 0, tokens
+        return spent.columns // self.feeder.rows if spent.forwards == 1 else 0, spent.tokens
 
     def _lacking(self, request: BatchedRequest) -> int:
         prompt = request.prompt

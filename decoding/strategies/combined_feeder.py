@@ -1,13 +1,13 @@
 """Feeding several decoders as one."""
 
 from collections.abc import Sequence
-from operator import sub
 
 import attrs
 import torch
 from torch import Tensor
 
 from ..cache.feed_checks import check_source, checked_feed
+from ..feed_counts import FeedCounts
 from ..history import History
 from ..optional_protocols import is_row_independent, reads_prompts
 from ..protocols import DecoderShape, Draft
@@ -32,23 +32,11 @@ class CombinedFeeder:
     combine: Combine
     tree_widths: tuple[int, ...] = attrs.field(init=False)
 
-    forwards: int = attrs.field(default=0, init=False)
-    """One of each decoder counts once; of a prompt, as many as the decoder of the narrowest widths needs."""
-
-    columns: int = attrs.field(default=0, init=False)
-    """Columns of all forwards of all decoders."""
-
-    row_columns: int = attrs.field(default=0, init=False)
-    """See :class:`~..token_feeder.TokenFeeder`."""
-
-    row_tokens: int = attrs.field(default=0, init=False)
-    """Columns with a token among those."""
-
-    row_seconds: float = attrs.field(default=0.0, init=False)
-    """Time of forwards of one row, of all decoders."""
-
-    tokens: int = attrs.field(default=0, init=False)
-    """Columns with a token."""
+    counts: FeedCounts = attrs.field(factory=FeedCounts, init=False)
+    """
+    Of all decoders: the most forwards of one of them, as of a prompt the one of the narrowest widths needs,
+    and the sum of their columns, tokens and seconds.
+    """
 
     @tree_widths.default
     def _trees_of_all(self) -> tuple[int, ...]:
@@ -116,7 +104,7 @@ class CombinedFeeder:
         if sample:
             raise ValueError("'sample' must be False: combined logits are computed on the host")
         checked_feed(history, length, need, self.shape.batch_size, self.shape.scored_width)
-        before = self._counts()
+        before = [one.counts for one in self.feeders]
         every = [one.feed(history, length, need, most=most, exact_width=exact_width) for one in self.feeders]
         self._count(before)
         ready = [all(rows) for rows in zip(*(fed.ready for fed in every), strict=True)]
@@ -125,7 +113,7 @@ class CombinedFeeder:
 
     def feed_tree(self, history: History, length: Tensor, draft: Draft, active: Tensor) -> Tensor:
         """As :meth:`~..cache.slots.Slots.feed_tree`: all decoders score the same tree."""
-        before = self._counts()
+        before = [one.counts for one in self.feeders]
         every = [one.feed_tree(history, length, draft, active) for one in self.feeders]
         self._count(before)
         with LogitsInUse(self):
@@ -159,20 +147,16 @@ class CombinedFeeder:
         """The smallest number of each row; decoders may have rows that others do not have."""
         return [min(row) for row in zip(*every, strict=False)]
 
-    def _counts(self) -> list[tuple[int, int, int, int, int, float]]:
-        return [
-            (one.forwards, one.columns, one.row_columns, one.row_tokens, one.tokens, one.row_seconds)
-            for one in self.feeders
-        ]
-
-    def _count(self, before: Sequence[tuple[int, int, int, int, int, float]]) -> None:
+    def _count(self, before: Sequence[FeedCounts]) -> None:
         """Count what the feeders did since *before*."""
-        forwards, columns, row_columns, row_tokens, tokens, row_seconds = zip(
-            *(map(sub, now, then) for now, then in zip(self._counts(), before, strict=True)), strict=True
+        every = [one.counts.since(then) for one, then in zip(self.feeders, before, strict=True)]
+        self.counts = self.counts.plus(
+            FeedCounts(
+                forwards=max(one.forwards for one in every),
+                columns=sum(one.columns for one in every),
+                tokens=sum(one.tokens for one in every),
+                row_columns=max(one.row_columns for one in every),
+                row_tokens=max(one.row_tokens for one in every),
+                row_seconds=sum(one.row_seconds for one in every),
+            )
         )
-        self.forwards += max(forwards)
-        self.columns += sum(columns)
-        self.row_columns += max(row_columns)
-        self.row_tokens += max(row_tokens)
-        self.tokens += sum(tokens)
-        self.row_seconds += sum(row_seconds)

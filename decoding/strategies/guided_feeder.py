@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from ..cache.feed_checks import check_source, checked_feed
+from ..feed_counts import FeedCounts
 from ..history import History
 from ..protocols import DecoderShape, Draft
 from ..scores import Scores
@@ -64,29 +65,9 @@ class GuidedFeeder:
         return self.inner.rows
 
     @property
-    def forwards(self) -> int:
-        """See :class:`~..token_feeder.TokenFeeder`."""
-        return self.inner.forwards
-
-    @property
-    def columns(self) -> int:
-        """Columns of all forwards, those of negative prompts included."""
-        return self.inner.columns
-
-    @property
-    def row_columns(self) -> int:
-        """See :class:`~..token_feeder.TokenFeeder`."""
-        return self.inner.row_columns
-
-    @property
-    def row_tokens(self) -> int:
-        """See :class:`~..token_feeder.TokenFeeder`."""
-        return self.inner.row_tokens
-
-    @property
-    def row_seconds(self) -> float:
-        """See :class:`~..token_feeder.TokenFeeder`."""
-        return self.inner.row_seconds
+    def counts(self) -> FeedCounts:
+        """What was fed so far, negative prompts included."""
+        return self.inner.counts
 
     @property
     def row_widths(self) -> tuple[int, ...]:
@@ -97,11 +78,6 @@ class GuidedFeeder:
     def copied(self) -> list[int]:
         """The tokens that each row was copied so far, those of negative prompts left out."""
         return self.inner.copied[: self.shape.batch_size]
-
-    @property
-    def tokens(self) -> int:
-        """Columns with a token, likewise."""
-        return self.inner.tokens
 
     @property
     def row_independent(self) -> bool:

@@ -121,8 +121,7 @@ class BeamTable:
         for seat in seats:
             # Where rows cannot be copied, the prompt is fed into all of them in the same forwards.
             need[seat.number, seat.columns if seat.fed or self._copies else slice(None)] = 1
-        forwards, columns, tokens = feeder.forwards, feeder.columns, feeder.tokens
-        copied = list(feeder.copied)
+        before, copied = feeder.counts, list(feeder.copied)
         with self._timers.phase("target" if len(new) < len(seats) else "prefill"):
             self._copy_rows()
             missing = feeder.missing(rows, length).tolist() if new else []
@@ -131,12 +130,7 @@ class BeamTable:
             row = seat.number * beams
             statistics.reused += seat.length - max(1, missing[row]) + feeder.copied[row] - copied[row]
             seat.fed = True
-        statistics.forwards += feeder.forwards - forwards
-        columns, tokens = feeder.columns - columns, feeder.tokens - tokens
-        statistics.tokens_fed += tokens
-        if len(new) < len(seats):
-            statistics.columns += columns
-            statistics.padding += columns - tokens
+        statistics.record_feed(feeder.counts.since(before), begun=len(new) < len(seats))
         return fed
 
     def _copy_rows(self) -> None:

@@ -54,10 +54,10 @@ def test_copied_tokens_are_not_fed_again() -> None:
     assert [2, 4, 4, 0] == slots.held()
     assert [2, 0, 0, 0] == slots.overlap([5, 6])
     assert [0, 4, 4, 0] == slots.overlap([1, 2, 3, 4])
-    fed = slots.tokens
+    fed = slots.counts.tokens
     feed(slots, [[5, 6, 1], [1, 2, 3, 4, 1], [1, 2, 3, 4, 2]])
 
-    assert 3 == slots.tokens - fed
+    assert 3 == slots.counts.tokens - fed
 
 
 def test_the_program_that_wrote_a_token_is_copied_too() -> None:
@@ -66,10 +66,10 @@ def test_the_program_that_wrote_a_token_is_copied_too() -> None:
     feed(slots, [[0], [5, 6, 7, 8, 5, 6, 7]], exact_width=True)
     feed(slots, [[1, 2, 3, 4, 5, 6, 7], [5, 6, 7, 8, 5, 6, 7]])
     slots.copy_rows([0, 0])
-    fed = slots.tokens
+    fed = slots.counts.tokens
     feed(slots, [[1, 2, 3, 4, 5, 6, 7], [1, 2, 3, 4, 5, 6, 7]], exact_width=True)
 
-    assert 14 == slots.tokens - fed
+    assert 14 == slots.counts.tokens - fed
 
 
 def test_nothing_is_copied_in_place() -> None:

@@ -71,14 +71,14 @@ class TestFeed:
         slots = Slots(decoder(row_widths=(16,)))
         rows = [[1, 2], [3, 4], [5, 6], list(range(10)) * 4]
         feed(slots, [*rows[:3], [0]], [1, 1, 1, 0])
-        columns = slots.columns
+        columns = slots.counts.columns
 
         fed = feed(slots, [[1, 2, 3], [3, 4, 5], [5, 6, 7], rows[3]], [1, 1, 1, 1])
 
         assert fed.all_ready
-        assert 3 * 16 + 4 == slots.columns - columns
-        assert 3 * 16 == slots.row_columns
-        assert 39 == slots.row_tokens
+        assert 3 * 16 + 4 == slots.counts.columns - columns
+        assert 3 * 16 == slots.counts.row_columns
+        assert 39 == slots.counts.row_tokens
 
     def test_a_chunk_leaves_the_others_their_step(self) -> None:
         """With a bound, rows that decode are scored in every step, and the newcomer after its last chunk."""
@@ -114,7 +114,7 @@ class TestFeed:
         fed = feed(slots, [prompt] * 4, [1] * 4)
 
         assert fed.all_ready
-        assert 16 + 4 == slots.tokens
+        assert 16 + 4 == slots.counts.tokens
         assert [0, 16, 16, 16] == slots.copied
 
     def test_what_another_row_holds_is_copied(self) -> None:
@@ -122,12 +122,12 @@ class TestFeed:
         slots = Slots(decoder(copies_rows=True))
         prompt = list(range(10)) * 3
         feed(slots, [prompt, [1]], [1, 1])
-        tokens = slots.tokens
+        tokens = slots.counts.tokens
 
         feed(slots, [[*prompt, 1], [*prompt, 2]], [1, 1])
 
         assert [0, 30] == slots.copied[:2]
-        assert 2 == slots.tokens - tokens
+        assert 2 == slots.counts.tokens - tokens
 
     def test_a_copy_that_fails_loses_the_row_only(self) -> None:
         """The next feed is right."""
@@ -157,12 +157,12 @@ class TestCopyRows:
         slots = Slots(decoder(rows=3, copies_rows=True))
         rows = [[1, 2, 3], [4, 5], [6]]
         feed(slots, rows, [1, 1, 1])
-        tokens = slots.tokens
+        tokens = slots.counts.tokens
 
         assert slots.copy_rows([2, 0, 1])
         fed = feed(slots, [[6, 7], [1, 2, 3, 7], [4, 5, 7]], [1, 1, 1])
 
-        assert 3 == slots.tokens - tokens
+        assert 3 == slots.counts.tokens - tokens
         assert torch.equal(expected([1, 2, 3, 7]), fed.logits[1, 0])
 
     def test_is_false_where_the_decoder_cannot(self) -> None:
@@ -207,11 +207,11 @@ def test_an_exact_width_does_not_take_what_a_program_of_one_row_wrote() -> None:
     history = history_of_rows([[1] * 6, [2, 2], [2, 2]], garbage=10)
     length, need = history.length[:, 0], torch.ones(3, dtype=torch.int64)
     slots.feed(history, length, need)
-    assert slots.row_columns
-    tokens = slots.tokens
+    assert slots.counts.row_columns
+    tokens = slots.counts.tokens
     slots.feed(history, length, need, exact_width=True)
 
-    assert 6 + 2 + 2 == slots.tokens - tokens
+    assert 6 + 2 + 2 == slots.counts.tokens - tokens
 
 
 @pytest.mark.parametrize("copies", [False, True])

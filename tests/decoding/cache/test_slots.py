@@ -112,10 +112,10 @@ class TestFeed:
         feed(slots, [prompt], [1])
         feed(slots, [[*prompt, 5, 6]], [1])
         feed(slots, [prompt], [1], exact_width=True)
-        before = slots.tokens
+        before = slots.counts.tokens
         feed(slots, [[*prompt, 5, 6, 7]], [1], exact_width=True)
 
-        assert 3 == slots.tokens - before
+        assert 3 == slots.counts.tokens - before
 
     def test_a_failed_forward_loses_nothing(self) -> None:
         """After a forward that raised, the same call succeeds and is right."""
@@ -237,7 +237,7 @@ class TestFeedTree:
         feed_tree(slots, [[1, 2, 3, 4, 5]], FORK)
 
         assert [4, 9] == decoder.forwards
-        assert 3 == slots.forwards
+        assert 3 == slots.counts.forwards
 
     def test_what_does_not_fit_goes_first(self) -> None:
         """Through ordinary forwards, until the rest fits."""

@@ -278,12 +278,9 @@ class Doubled:
         self.shape, self.tree_widths, self.lock = one.shape, (), self.both[0].lock
         self.logits_in_use, self.rows = False, one.batch_size + other.batch_size
         self.row_widths: tuple[int, ...] = ()
-        self.row_columns, self.row_tokens, self.row_seconds = 0, 0, 0.0
 
     copied = property(lambda self: self.both[0].copied)
-    forwards = property(lambda self: self.both[0].forwards)
-    columns = property(lambda self: self.both[0].columns)
-    tokens = property(lambda self: self.both[0].tokens)
+    counts = property(lambda self: self.both[0].counts)
 
     def feed(self, history: History, length: Tensor, need: Tensor, **options: Any) -> Fed:
         """Feed both."""

@@ -130,7 +130,7 @@ def test_generated_ids_are_kept_where_the_template_only_adds(seed: int) -> None:
     slots = Slots.of(decoder)
     before: list[int] = []
     for _ in range(4):
-        fed = slots.tokens
+        fed = slots.counts.tokens
         hear(session.say("".join(dice.choices(LETTERS, k=5))))
         turn = session.turns[-1]
 
@@ -140,7 +140,7 @@ def test_generated_ids_are_kept_where_the_template_only_adds(seed: int) -> None:
         # The last token of an answer is not in the cache, unless a hidden one after it was left out.
         reused = min(len(kept), max(0, len(before) - 1))
         assert reused == turn.statistics.reused
-        assert len(turn.prompt) - reused + len(turn.ids) - 1 == slots.tokens - fed
+        assert len(turn.prompt) - reused + len(turn.ids) - 1 == slots.counts.tokens - fed
         before = session.ids
 
 
@@ -153,21 +153,21 @@ def test_edits_and_rewinds_feed_what_changed() -> None:
     second = session.turns[1]
     begin = len(ids_of(second.segments[:-1]))
 
-    fed = slots.tokens
+    fed = slots.counts.tokens
     hear(session.edit(1, "ea"))
     edited = session.turns[1]
 
     assert 2 == len(session.turns)
-    common = len(edited.prompt) - (slots.tokens - fed - len(edited.ids) + 1)
+    common = len(edited.prompt) - (slots.counts.tokens - fed - len(edited.ids) + 1)
     assert begin < common <= begin + 4
     assert common == edited.statistics.reused
 
     session.rewind(-1)
-    fed = slots.tokens
+    fed = slots.counts.tokens
     hear(session.say("ea"))
 
     assert edited.ids == session.turns[1].ids
-    assert slots.tokens - fed == len(edited.ids)
+    assert slots.counts.tokens - fed == len(edited.ids)
     assert edited.statistics.tokens + session.turns[0].statistics.tokens == session.statistics.tokens
 
 

@@ -156,11 +156,11 @@ def test_rows_are_copied_where_all_decoders_can() -> None:
         generate(prompts)
 
         assert all(copies) == feeder.copy_rows(source)
-        before, again = feeder.tokens, [prompts[row] for row in source]
+        before, again = feeder.counts.tokens, [prompts[row] for row in source]
         fresh = Generator(combined(combine=MeanProbs()), stop=MaxNewTokens(5))
 
         assert fresh(again).ids == generate(again).ids
-        assert all(copies) == (2 * 3 * 5 == feeder.tokens - before)
+        assert all(copies) == (2 * 3 * 5 == feeder.counts.tokens - before)
     with pytest.raises(ValueError, match="'source' must name one of 3 rows"):
         feeder.copy_rows([0, 1, 3])
 
@@ -173,7 +173,7 @@ def test_rows_are_fed_by_themselves_where_all_decoders_can() -> None:
     result = Generator(decoder, sampler=Sample(1), stop=MaxNewTokens(4))(prompt, num_samples=4)
 
     assert Generator(combined(4), sampler=Sample(1), stop=MaxNewTokens(4))([prompt] * 4).ids == result.ids
-    assert (32, 31) == (decoder.feeder().row_columns, decoder.feeder().row_tokens)
+    assert (32, 31) == decoder.feeder().counts[3:5]
     assert 3 * 31 <= result.statistics.reused <= 3 * 32
     assert () == Combined([scripted(4, **by_row), scripted(4, OTHER)]).feeder().row_widths
 
@@ -383,4 +383,4 @@ def test_a_feed_is_checked_before_anything_is_fed() -> None:
     with pytest.raises(ValueError, match="'need' must be <= 5"):
         decoder.feeder().feed(history, 9 * one, 6 * one)
 
-    assert 0 == decoder.feeder().forwards
+    assert 0 == decoder.feeder().counts.forwards

@@ -159,10 +159,10 @@ def test_rows_are_copied_on_both_sides(seed: int) -> None:
     source = [dice.randrange(3) for _ in range(3)]
 
     assert guided.feeder().copy_rows(source)
-    before = guided.feeder().tokens
+    before = guided.feeder().counts.tokens
     again = [prompts[row] for row in source]
     assert Generator(Guided(scripted(6), 1.6, rest), stop=MaxNewTokens(5))(again).ids == generate(again).ids
-    assert 2 * 3 * 5 == guided.feeder().tokens - before
+    assert 2 * 3 * 5 == guided.feeder().counts.tokens - before
     assert not Guided(scripted(2), 1.6).feeder().copy_rows([0])
     with pytest.raises(ValueError, match=r"'source' must name one of 3 rows for each row: got \[0, 1\]"):
         guided.feeder().copy_rows([0, 1])
@@ -178,7 +178,7 @@ def test_a_long_prompt_is_fed_by_itself_where_the_decoder_can() -> None:
 
     assert plain.ids == result.ids
     assert (5, 16) == guided.feeder().row_widths
-    assert (32, 31) == (guided.feeder().row_columns, guided.feeder().row_tokens)
+    assert (32, 31) == guided.feeder().counts[3:5]
     assert 3 * 31 <= result.statistics.reused <= 3 * 32
 
 

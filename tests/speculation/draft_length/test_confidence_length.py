@@ -82,7 +82,7 @@ class TestLength:
             history_of_rows([[0], [1]]), torch.tensor([8, 8]), sample, ConfidenceLength(8, 0.5).goes_on
         )
 
-        assert 3 == Slots.of(draft).forwards
+        assert 3 == Slots.of(draft).counts.forwards
 
     @pytest.mark.parametrize(
         ("options", "message"),
