@@ -40,17 +40,31 @@ def main(arguments: Sequence[str] | None = None) -> int:
         sys.stdout.reconfigure(errors="replace")
     try:
         status: int = options.command(options)
+        if sys.stdout is not None:
+            # At exit, nothing would catch that it fails.
+            sys.stdout.flush()
     except BrokenPipeError:
-        # The reader has closed the pipe. What is still buffered is dropped, rather than an error at exit.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        # The reader has closed the pipe.
+        _drop_output()
         return 1
     except KeyboardInterrupt:
         return 130
     # An optional package may be missing.
     except (ValueError, OSError, ImportError) as error:
         print(f"decodekit: {error}", file=sys.stderr)
+        if isinstance(error, OSError):
+            _drop_output()
         return 1
     return status
+
+
+def _drop_output() -> None:
+    """Drop what standard output still buffers and cannot write, rather than fail again at exit."""
+    try:
+        if sys.stdout is not None:
+            sys.stdout.flush()
+    except OSError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 class _Parser(argparse.ArgumentParser):

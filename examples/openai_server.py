@@ -165,6 +165,9 @@ def main() -> None:
     try:
         check_address(options.host, options.port)
         saved = is_saved_decoder(options.model)
+        if saved and given:
+            flag = next(iter(given)).replace("_", "-")
+            raise ValueError(f"--{flag} is fixed in a saved decoder: {options.model}")
         tokenizer = chat_tokenizer(options.model, saved)
     except (ImportError, OSError, ValueError) as error:
         parser.error(str(error))

@@ -4,7 +4,6 @@ import argparse
 import io
 import sys
 from collections.abc import Iterator
-from functools import partial
 
 from ..decoding import Finish, Generation, Session, Turn
 from ..decoding.chat import chat_text
@@ -39,7 +38,7 @@ def chat(options: argparse.Namespace) -> int:
         # A wrong byte must not end a conversation.
         sys.stdin.reconfigure(errors="replace")
     first = chat_of("?", options.system)
-    generator = generator_of(options, check_tokenizer=partial(chat_text, first))
+    generator = generator_of(options, check_prompt=lambda tokenizer, positions: chat_text(first, tokenizer))
     session = Session(generator, system=options.system)
     if sys.stdin.isatty():
         print(_COMMANDS, file=sys.stderr)
@@ -126,4 +125,4 @@ def _lines() -> Iterator[str]:
         if not line or line.strip() == _END:
             return
         if line.strip():
-            yield line.rstrip("\n")
+            yield line.rstrip("\r\n")

@@ -13,6 +13,7 @@ from ..decoding.protocols import DecoderShape
 from ..neuron_backend import load_decoder
 from ..neuron_backend.artifacts.manifest import Manifest
 from ..neuron_backend.compilation import check_shapes
+from ..neuron_backend.kv_cache.shapes import default_max_length
 from ..neuron_backend.models.model_source import check_model, config_of, find_config
 from ..neuron_backend.progress_option import ProgressOption
 from ..neuron_backend.serialization.saved_manifest import saved_manifest
@@ -121,6 +122,24 @@ class DecoderSource:
                 check_shapes(config, resolve(given["target"]), **{name: given[name] for name in names})
             except ValueError as error:
                 raise ValueError(f"{self.flag} {self.source}: {error}") from error
+
+    @property
+    def positions(self) -> int | None:
+        """Positions of a row; None where the model, in a GGUF file, decides and was not read."""
+        if self._saved is not None:
+            return self._saved.shape.max_length
+        if self.options.max_length is not None:
+            return int(self.options.max_length)
+        config = config_of(self.source)
+        return None if config is None else default_max_length(config)
+
+    @property
+    def vocab_size(self) -> int | None:
+        """Logits of a column; None of a GGUF file."""
+        if self._saved is not None:
+            return self._saved.shape.vocab_size
+        config = config_of(self.source)
+        return None if config is None else int(config.get_text_config(decoder=True).vocab_size)
 
     def load(self) -> Any | None:
         """The decoder, if it need not be compiled."""

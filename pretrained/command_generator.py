@@ -19,7 +19,7 @@ from .generate_options import scored_width, without_model
 def generator_of(
     options: argparse.Namespace,
     batch_size: int = 1,
-    check_tokenizer: Callable[[Any], object] | None = None,
+    check_prompt: Callable[[Any, int | None], object] | None = None,
 ) -> Generator:
     """
     The generator, its decoder compiled or loaded; everything else is checked before.
@@ -31,10 +31,11 @@ def generator_of(
 
         batch_size: Rows.
 
-        check_tokenizer: Raises a ValueError if the tokenizer cannot encode what it has to. None: it can.
+        check_prompt: Given the tokenizer and the positions of a row, None if these are not known; raises a
+            ValueError if what is to be encoded cannot be, or is too long. None: nothing is checked.
 
     Raises:
-        ValueError: There is no tokenizer, or a model and a flag do not fit.
+        ValueError: There is no tokenizer, or a model and a flag, or two models, do not fit.
 
         FileNotFoundError: There is no such model.
     """
@@ -49,6 +50,7 @@ def generator_of(
     draft = None if draft_model is None else _draft_source(options, batch_size)
     if draft is not None:
         draft.check()
+        _check_vocabularies(source, draft)
     # Reading a GGUF file takes seconds; the folder of a kept decoder has the same tokenizer.
     kept = source.load() if is_gguf(options.model) else None
     tokenizer = None if kept is None else kept.tokenizer
@@ -56,8 +58,8 @@ def generator_of(
         tokenizer = load_tokenizer(options.model)
     if tokenizer is None:
         raise ValueError(f"--model must have a tokenizer: got {options.model}, without")
-    if check_tokenizer is not None:
-        check_tokenizer(tokenizer)
+    if check_prompt is not None:
+        check_prompt(tokenizer, source.positions)
     parts = _parts(options, tokenizer)
     target = source.load_or_compile(tokenizer) if kept is None else kept
     if options.draft is None:
@@ -69,6 +71,13 @@ def generator_of(
         num_draft_tokens=options.num_draft_tokens or AdaptiveLength(most),
         **parts,
     )
+
+
+def _check_vocabularies(source: DecoderSource, draft: DecoderSource) -> None:
+    """Refuse a draft model of another vocabulary before both are compiled, where the sizes are known."""
+    own, other = source.vocab_size, draft.vocab_size
+    if own is not None and other is not None and own != other:
+        raise ValueError(f"--draft must have the vocabulary of --model, {own} ids: got {other}")
 
 
 def _without_effect(options: argparse.Namespace, draft_model: str | None) -> Iterator[str]:

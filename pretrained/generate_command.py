@@ -10,7 +10,7 @@ from typing import Any
 import attrs
 
 from ..decoding import Generation, Generator, Sample, Slots
-from ..decoding.chat import chat_text
+from ..decoding.chat import chat_ids
 from ..decoding.optional_protocols import decoders_of
 from ..streaming import TextStreamer
 from .command_generator import generator_of
@@ -22,15 +22,22 @@ def generate(options: argparse.Namespace) -> int:
     text = prompt_text(options.prompt)
     if options.chat or options.system is not None:
         prompt: Any = chat_of(text, options.system)
-        shown, check = "", partial(chat_text, prompt)
+        shown = ""
     else:
-        prompt, shown, check = text, text, None
-    generator = generator_of(options, options.num_samples, check)
+        prompt, shown = text, text
+    generator = generator_of(options, options.num_samples, partial(_check_prompt, prompt))
     prompts = [prompt] * options.num_samples
     result = _generate(generator, prompts, options, shown)
     if not options.quiet:
         print(report(result, options.temp > 0), file=sys.stderr)
     return _compare(generator, prompts, result, options.temp > 0) if options.compare else 0
+
+
+def _check_prompt(prompt: Any, tokenizer: Any, positions: int | None) -> None:
+    """Encode *prompt* before anything is compiled; refuse one that is longer than a row."""
+    ids = tokenizer(prompt)["input_ids"] if isinstance(prompt, str) else chat_ids(prompt, tokenizer)
+    if positions is not None and len(ids) > positions:
+        raise ValueError(f"--prompt must have at most {positions} tokens (--max-length): got {len(ids)}")
 
 
 def prompt_text(prompt: str) -> str:
@@ -44,18 +51,23 @@ def prompt_text(prompt: str) -> str:
         if prompt == "-":
             if sys.stdin is None:
                 raise ValueError("--prompt - needs standard input: got a closed one")
-            text = sys.stdin.read().removesuffix("\n")
+            # As open() does for a file.
+            text = sys.stdin.read().replace("\r\n", "\n").removesuffix("\n")
         elif prompt.startswith("@"):
             with open(prompt[1:], encoding="utf-8") as file:
                 text = file.read().removesuffix("\n")
         else:
             text = prompt
+        # Arguments and standard input may hold bytes that are not UTF-8 as lone surrogates.
+        text.encode()
     except OSError as error:
         raise ValueError(
             f"--prompt must name a file that can be read: got {prompt} ({error.strerror})"
         ) from error
     except UnicodeDecodeError as error:
         raise ValueError(f"--prompt must be UTF-8: got {prompt} ({error})") from error
+    except UnicodeEncodeError as error:
+        raise ValueError(f"--prompt must be UTF-8: got {text!r:.200} ({error.reason})") from error
     if not text:
         raise ValueError(f"--prompt must not be empty: got {prompt!r}")
     return text

@@ -3,7 +3,7 @@
 import argparse
 import math
 import pathlib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 _DTYPES = ("float32", "bfloat16", "float16", "float64")
@@ -128,6 +128,8 @@ def check_options(options: argparse.Namespace) -> None:
         value = values.get(flag[2:].replace("-", "_"))
         if value is not None and not holds(value):
             raise ValueError(f"{flag} must be {rule}: got {value}")
+    for flag, texts in (("--system", [options.system]), ("--stop", options.stop or [])):
+        _check_utf8(flag, texts)
     if options.num_draft_tokens is not None and options.draft is None:
         raise ValueError(f"--num-draft-tokens needs --draft: got {options.num_draft_tokens} without")
     if options.widths is not None:
@@ -139,10 +141,18 @@ def check_options(options: argparse.Namespace) -> None:
         raise ValueError(f"--seed needs --temp above 0, since nothing is sampled: got {options.seed}")
 
 
+def _check_utf8(flag: str, texts: Sequence[str | None]) -> None:
+    for text in texts:
+        try:
+            (text or "").encode()
+        except UnicodeEncodeError as error:
+            raise ValueError(f"{flag} must be UTF-8: got {text!r} ({error.reason})") from error
+
+
 def scored_width(options: argparse.Namespace) -> int:
-    """Columns of the widest verification that checked *options* ask for; 1 without a draft."""
+    """Columns of the widest verification that checked *options* ask for; without a draft the fewest."""
     if options.draft is None:
-        return 1
+        return int(options.widths[0]) if options.widths else 1
     if options.num_draft_tokens is not None:
         return 1 + int(options.num_draft_tokens)
     widths: list[int] = options.widths or [1 + LONGEST_DRAFT]

@@ -223,18 +223,39 @@ def test_a_mistyped_flag_is_an_error_of_its_command(
     assert f"decodekit compile: error: {said}\n" in capsys.readouterr().err
 
 
-def test_a_reader_that_stops() -> None:
-    """As ``head`` does: one exit status, and no word of it."""
-    config = PAIR / "draft"
-    command = [sys.executable, "-m", "decodekit", "inspect", str(config)]
+INSPECT = [sys.executable, "-m", "decodekit", "inspect", str(PAIR / "draft")]
+BUFFERED = {name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"}
+
+
+@pytest.mark.parametrize("unbuffered", [{}, {"PYTHONUNBUFFERED": "1"}])
+def test_a_reader_that_stops(unbuffered: dict[str, str]) -> None:
+    """As ``head`` does: one exit status, and no word of it, whenever the output is written."""
     ends = os.pipe()
     os.close(ends[0])
     try:
-        ended = subprocess.run(command, stdout=ends[1], stderr=subprocess.PIPE, text=True, check=False)
+        ended = subprocess.run(
+            INSPECT,
+            stdout=ends[1],
+            stderr=subprocess.PIPE,
+            env=BUFFERED | unbuffered,
+            text=True,
+            check=False,
+        )
     finally:
         os.close(ends[1])
 
     assert (1, "") == (ended.returncode, ended.stderr)
+
+
+@pytest.mark.parametrize("unbuffered", [{}, {"PYTHONUNBUFFERED": "1"}])
+def test_a_full_disk(unbuffered: dict[str, str]) -> None:
+    """It is said once."""
+    with pathlib.Path("/dev/full").open("w") as full:
+        ended = subprocess.run(
+            INSPECT, stdout=full, stderr=subprocess.PIPE, env=BUFFERED | unbuffered, text=True, check=False
+        )
+
+    assert (1, "decodekit: [Errno 28] No space left on device\n") == (ended.returncode, ended.stderr)
 
 
 def test_an_interrupt(monkeypatch: pytest.MonkeyPatch) -> None:

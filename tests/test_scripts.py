@@ -89,6 +89,19 @@ def test_an_environment_without_pip_is_made_anew(left: str, tmp_path: pathlib.Pa
     assert "--editable ." in calls(folder)[-1]
 
 
+def test_an_environment_that_can_get_pip_is_kept(tmp_path: pathlib.Path) -> None:
+    """As uv leaves it."""
+    folder = clone(tmp_path / "clone", "venv")
+    gets = '#!/bin/sh\necho "$@" >>calls\n[ "$2" = ensurepip ] && touch has_pip\n[ -e has_pip ]\n'
+    program(folder / ".venv" / "bin" / "python", gets)
+
+    done = run("venv", folder)
+
+    assert 0 == done.returncode, done.stderr
+    assert ["-m pip --version", "-m ensurepip"] == calls(folder)[:2]
+    assert not any("venv" in call for call in calls(folder))
+
+
 @pytest.mark.parametrize("absent", ["gcc", "nm", "readelf"])
 def test_tools_of_the_stubs_are_looked_for_before_anything_is_installed(
     absent: str, tmp_path: pathlib.Path

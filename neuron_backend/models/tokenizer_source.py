@@ -2,7 +2,7 @@
 
 from os import PathLike
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from .gguf_file import is_gguf, load_gguf_tokenizer
 from .model_source import is_on_hub, without_remote_code
@@ -10,17 +10,19 @@ from .model_source import is_on_hub, without_remote_code
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
-_FILES = (
+_VOCABULARIES = (
     "tokenizer.json",
     "tokenizer.model",
-    "tokenizer_config.json",
     "vocab.json",
     "vocab.txt",
     "spiece.model",
     "sentencepiece.bpe.model",
     "tekken.json",
 )
-"""Names of files of which a folder with a tokenizer has at least one."""
+"""Names of files of which a tokenizer with a vocabulary has at least one."""
+
+_CONFIG = "tokenizer_config.json"
+"""Name of the file that suffices for a tokenizer of bytes."""
 
 
 def load_tokenizer(
@@ -37,7 +39,7 @@ def load_tokenizer(
         token: Likewise.
 
     Returns:
-        None if there is none. transformers itself makes up a tokenizer without tokens for some models.
+        None if there is none. transformers itself makes up a tokenizer without a vocabulary for some models.
 
     Raises:
         OSError: Files of the tokenizer cannot be read.
@@ -51,11 +53,14 @@ def load_tokenizer(
     path = Path(source)
     if path.is_file() and is_gguf(source):
         return load_gguf_tokenizer(path)
-    folder, of_hub = path.is_dir(), {"revision": revision, "token": token}
-    if not any(
-        (path / name).is_file() if folder else is_on_hub(str(source), name, revision=revision, token=token)
-        for name in _FILES
-    ):
+    folder = path.is_dir()
+    of_hub: dict[str, Any] = {"revision": revision, "token": token}
+
+    def has(name: str) -> bool:
+        return (path / name).is_file() if folder else is_on_hub(str(source), name, **of_hub)
+
+    has_vocabulary = any(map(has, _VOCABULARIES))
+    if not has_vocabulary and not has(_CONFIG):
         return None
     try:
         with without_remote_code(source):
@@ -64,4 +69,7 @@ def load_tokenizer(
             )
     except (KeyError, TypeError, AttributeError) as error:  # transformers takes what it reads on trust
         raise ValueError(f"the files of a tokenizer must be as they were saved: got {source}") from error
+    # Made up: added tokens, and the word boundary of some.
+    if not has_vocabulary and found.is_fast and len(found) <= len(found.added_tokens_decoder) + 1:
+        return None
     return found

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import torch
-from safetensors import safe_open
+from safetensors import SafetensorError, safe_open
 from safetensors.torch import load_file
 from torch import Tensor, nn
 
@@ -45,6 +45,8 @@ def load_model(path: str | PathLike[str], dtype: torch.dtype | None) -> "PreTrai
 
         ValueError: Files of a saved decoder do not match what was saved, or a model needs code of its own.
 
+        OSError: A file of weights is damaged.
+
         UnsupportedArchitecture: transformers does not read the GGUF file.
     """
     from transformers import AutoModelForCausalLM
@@ -62,10 +64,16 @@ def load_model(path: str | PathLike[str], dtype: torch.dtype | None) -> "PreTrai
             if isinstance(layer, Int8Linear):
                 layer.arrange(in_blocks=False)
         return model
-    with not_found_by_name(path, "'model'"), without_remote_code(path):
-        model = AutoModelForCausalLM.from_pretrained(
-            str(path), dtype=dtype or "auto", trust_remote_code=False
-        )
+    try:
+        with not_found_by_name(path, "'model'"), without_remote_code(path):
+            model = AutoModelForCausalLM.from_pretrained(
+                str(path), dtype=dtype or "auto", trust_remote_code=False
+            )
+    except SafetensorError as error:
+        raise OSError(
+            f"the weights of {str(path)!r} cannot be read: {error} (a download that was interrupted, or a "
+            "pointer of git-lfs in place of the file)"
+        ) from error
     return model
 
 

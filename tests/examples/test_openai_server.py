@@ -636,6 +636,7 @@ def call(monkeypatch: pytest.MonkeyPatch, *options: str) -> None:
         ("plain", (), "the tokenizer must have a chat template: got that of plain, with none"),
         ("bare", (), "the model must have a tokenizer beside it: got bare, with none"),
         ("saved", (), "the model must have a tokenizer beside it: got saved, with none"),
+        ("saved", ("--max-length", "64"), "--max-length is fixed in a saved decoder: saved"),
         ("absent/model/", (), "'model' must be a folder, or a hub id"),
     ],
 )

@@ -9,6 +9,7 @@ from transformers import AutoTokenizer, GenerationConfig, PreTrainedModel
 
 from decodekit.decoding import Generator, Greedy, MaxNewTokens, Sample
 from decodekit.neuron_backend import compile_decoder, load_decoder
+from decodekit.neuron_backend.models.tokenizer_source import load_tokenizer
 from decodekit.processors import Temperature
 from decodekit.speculation import ConfidenceLength, DraftModel, PromptLookup, SpeculativeGenerator
 
@@ -214,6 +215,22 @@ class TestTokenizers:
         assert decoder.tokenizer is None
         assert load_decoder(tmp_path / "saved").tokenizer is None
         assert compile_decoder(tiny_model("llama"), **SHAPE).tokenizer is None
+
+    @pytest.mark.parametrize("kind", ["LlamaTokenizer", "Qwen2Tokenizer", "T5Tokenizer"])
+    def test_one_without_a_vocabulary_is_none(self, kind: str, tiny_model: Any, tmp_path: Path) -> None:
+        """Of such a class transformers makes one of special tokens."""
+        tiny_model("llama").save_pretrained(tmp_path)
+        (tmp_path / "tokenizer_config.json").write_text(f'{{"tokenizer_class": "{kind}"}}')
+
+        assert load_tokenizer(tmp_path) is None
+
+    def test_one_of_bytes_needs_no_vocabulary(self, tiny_model: Any, tmp_path: Path) -> None:
+        tiny_model("llama").save_pretrained(tmp_path)
+        (tmp_path / "tokenizer_config.json").write_text('{"tokenizer_class": "ByT5Tokenizer"}')
+        found = load_tokenizer(tmp_path)
+
+        assert found is not None
+        assert [100, 101] == found("ab", add_special_tokens=False)["input_ids"]
 
     def test_a_broken_one_is_no_reason_not_to_save(
         self, folder: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture

@@ -53,6 +53,20 @@ def test_prompts_of_files_and_of_standard_input(
     assert [texts[0]] * 3 == texts
 
 
+def test_line_ends_of_windows(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A file and standard input give one prompt."""
+    data, file = b"def a():\r\n    b = 1\r\n", tmp_path / "prompt.txt"
+    file.write_bytes(data)
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(data), encoding="utf-8", newline="\n"))
+
+    texts = [run(capsys, "--prompt", prompt, *EAGER)[1] for prompt in (f"@{file}", "-")]
+
+    assert texts[0].startswith("def a():\n    b = 1")
+    assert texts[0] == texts[1]
+
+
 def test_a_prompt_that_is_no_text(tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]) -> None:
     """It is refused by its flag."""
     file = tmp_path / "prompt.bin"
@@ -61,6 +75,32 @@ def test_a_prompt_that_is_no_text(tmp_path: pathlib.Path, capsys: pytest.Capture
     status, _, err = run(capsys, "--prompt", f"@{file}", *EAGER)
 
     assert (1, True) == (status, f"--prompt must be UTF-8: got @{file}" in err)
+
+
+@pytest.mark.parametrize("flag", ["--prompt", "--system", "--stop"])
+def test_an_argument_that_is_no_text(
+    flag: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """As the shell passes on bytes that are not UTF-8: refused by its flag before a model is loaded."""
+    monkeypatch.setattr(kept_decoders, "compile_decoder", None)
+    status, out, err = run(capsys, *(() if flag == "--prompt" else ("--prompt", PROMPT)), flag, "caf\udce9")
+
+    assert (1, "", True) == (status, out, f"{flag} must be UTF-8: got" in err)
+
+
+def test_a_draft_of_another_vocabulary(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """It is refused before a model is loaded."""
+    draft = pathlib.Path(shutil.copytree(DRAFT, tmp_path / "draft"))
+    config = json.loads((draft / "config.json").read_text())
+    own = config["vocab_size"]
+    (draft / "config.json").write_text(json.dumps(config | {"vocab_size": own + 8}))
+    monkeypatch.setattr(kept_decoders, "compile_decoder", None)
+    status, _, err = run(capsys, "--prompt", PROMPT, *EAGER, "--draft", str(draft))
+
+    assert 1 == status
+    assert f"--draft must have the vocabulary of --model, {own} ids: got {own + 8}" in err
 
 
 @pytest.mark.parametrize("temperature", ["0", "0.8"])
@@ -202,6 +242,7 @@ def test_a_saved_decoder_for_neuron_is_named_as_it_was_compiled(
             "examples/pair/draft: 'max_length' must be <= ",
         ),
         (["--chat"], "a chat must have a tokenizer with a chat template"),
+        (["--prompt", "x " * 500], "--prompt must have at most 128 tokens (--max-length): got "),
         (["--prompt", "@nowhere"], "--prompt must name a file that can be read: got @nowhere"),
         (
             ["--draft", "lookpu"],
@@ -216,9 +257,9 @@ def test_flags_that_do_not_fit(
 ) -> None:
     """They are refused before a model is loaded."""
     monkeypatch.setattr(kept_decoders, "compile_decoder", None)
-    status, _, err = run(capsys, "--prompt", PROMPT, *EAGER, *flags)
+    status, out, err = run(capsys, "--prompt", PROMPT, *EAGER, *flags)
 
-    assert (1, True) == (status, message in err), err
+    assert (1, "", True) == (status, out, message in err), err
 
 
 @pytest.mark.parametrize(
@@ -321,3 +362,4 @@ def test_widths(capsys: pytest.CaptureFixture[str]) -> None:
     assert (
         plain == run(capsys, "--prompt", PROMPT, *EAGER, "--draft", "suffix", "--widths", "1", "3", "64")[1]
     )
+    assert plain == run(capsys, "--prompt", PROMPT, *EAGER, "--widths", "4", "64")[1]
