@@ -270,4 +270,17 @@ def lower_sampling(step: FusedStep, width: int, shape: DecoderShape) -> GraphMod
     logits = torch.zeros(shape.batch_size, step.scored(width), shape.vocab_size)
     graph = lower(_Sampling(step), (logits, *step.neutral_inputs(width, shape.batch_size)))
     narrow_to_int32(graph)
+    _register_constants(graph)
     return graph
+
+
+def _register_constants(graph: GraphModule) -> None:
+    """Make plain tensors of *graph*, such as biases, buffers, which follow it to a device."""
+    buffers = dict(graph.named_buffers())
+    for target in {str(node.target) for node in graph.graph.find_nodes(op="get_attr")} - buffers.keys():
+        path, _, name = target.rpartition(".")
+        owner = graph.get_submodule(path)
+        value = getattr(owner, name)
+        delattr(owner, name)
+        # Of its own memory: what is saved must not share any.
+        owner.register_buffer(name, value.contiguous().clone())

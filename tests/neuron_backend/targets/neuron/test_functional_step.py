@@ -4,19 +4,20 @@ import pytest
 import torch
 from torch import nn
 
-from decodekit.decoding import Sample
+from decodekit.decoding import Greedy, Sample
 from decodekit.decoding.history import History
 from decodekit.neuron_backend import StaticDecoder
 from decodekit.neuron_backend.kv_cache.buffers import lay_out_tree
 from decodekit.neuron_backend.lowering.step_graphs import ProgramShape
 from decodekit.neuron_backend.targets.neuron.functional_step import (
+    SAMPLERS,
     FunctionalStep,
     ReassigningStep,
     lower_sampling,
     named,
     padding,
 )
-from decodekit.processors import Temperature
+from decodekit.processors import LogitBias, Temperature
 
 
 @pytest.fixture(params=["llama", "gemma2", "opt"])
@@ -157,6 +158,17 @@ class TestSampling:
         assert torch.int32 == chosen.dtype
         assert expected.tolist() == chosen.tolist()
         assert torch.equal(scores.logits, logits)
+
+    def test_has_the_constants_of_its_chain_among_its_weights(self, decoder):
+        """Which are put on the device; a bias is a tensor of the processor's."""
+        decoder.fuse(LogitBias({3: 1.5, 5: -2.0}), Greedy())
+        fused = decoder.fusion.step
+        sampler = lower_sampling(fused, 1, decoder.shape)
+        step = FunctionalStep(decoder.step, decoder.cache, {1: sampler}, fused.num_sampling_inputs)
+        read = {f"{SAMPLERS}.1.{node.target}" for node in sampler.graph.find_nodes(op="get_attr")}
+
+        assert read
+        assert read <= step.weights.keys()
 
     def test_only_scores_without_sampling_inputs(self, decoder, choosing):
         """And at widths without a sampler."""
