@@ -6,7 +6,7 @@ import attrs
 
 from ...decoding.protocols import SpeculationStep
 from .evidence_rates import EvidenceRates
-from .step_seconds import Price
+from .price import Price
 
 ALLOWANCE = 1.4
 """What drafts may lose at first, in steps of plain decoding: 2 % of 64 tokens."""

@@ -1,6 +1,7 @@
 """Steps that own their cache and update it out of place, for tracing through XLA."""
 
 from collections.abc import Iterator, Mapping
+from operator import attrgetter
 from typing import Any
 
 import torch
@@ -280,7 +281,7 @@ def _register_constants(graph: GraphModule) -> None:
     for target in {str(node.target) for node in graph.graph.find_nodes(op="get_attr")} - buffers.keys():
         path, _, name = target.rpartition(".")
         owner = graph.get_submodule(path)
-        value = getattr(owner, name)
+        value = attrgetter(target)(graph)
         delattr(owner, name)
         # Of its own memory: what is saved must not share any.
         owner.register_buffer(name, value.contiguous().clone())

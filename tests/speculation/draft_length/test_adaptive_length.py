@@ -779,7 +779,7 @@ class TestInTheLoop:
             ScriptedDecoder(TABLE), PromptLookup(), num_draft_tokens=policy, exact_width=True
         )
 
-        assert ((5, 5),) == policy._seconds._ranges
+        assert ((5, 5),) == policy._seconds._ranges.ranges
 
     def test_timing_keeps_no_decoder_alive(self) -> None:
         """A decoder's times are dropped with it."""

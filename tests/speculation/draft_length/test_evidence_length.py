@@ -11,7 +11,7 @@ from decodekit.decoding import Generator, MaxNewTokens, SpeculationStep
 from decodekit.speculation import AdaptiveLength, PromptLookup, SpeculativeGenerator, SuffixAutomaton
 from decodekit.speculation.draft_length import step_seconds
 from decodekit.speculation.draft_length.evidence_length import ALLOWANCE, SHARE, EvidenceLength
-from decodekit.speculation.draft_length.step_seconds import Price
+from decodekit.speculation.draft_length.price import Price
 from decodekit.speculation.draft_length.timed_widths import TimedWidth
 from decodekit.testing import ScriptedDecoder
 
