@@ -8,6 +8,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from ..common_prefix import common_prefix
 from ..optional_protocols import CopiesRows, FeedsRows, copies_rows, row_widths
 from ..protocols import Decoder
 from .cached_tokens import CachedTokens
@@ -144,7 +145,9 @@ class RowFeeder:
         total, earlier = 0, list[tuple[int, int]]()
         for row, (start, stop) in lacking.items():
             if self.copies:
-                shared = (_common(tokens[row], tokens[one], min(stop, reach)) for one, reach in earlier)
+                shared = (
+                    common_prefix(tokens[row], tokens[one][: min(stop, reach)]) for one, reach in earlier
+                )
                 start = max([start, *shared])
             total += columns_of_forwards(stop - start, self.widths)
             earlier.append((row, stop))
@@ -190,9 +193,3 @@ def columns_of_forwards(missing: int, widths: Sequence[int]) -> int:
     """The columns of the forwards that feed *missing* tokens of a row, in the fewest forwards."""
     whole, rest = divmod(missing, widths[-1])
     return whole * widths[-1] + (next(width for width in widths if width >= rest) if rest else 0)
-
-
-def _common(some: Ints, others: Ints, most: int) -> int:
-    """How many leading tokens are equal, at most *most*."""
-    differ = some[:most] != others[:most]
-    return int(differ.argmax()) if differ.any() else most

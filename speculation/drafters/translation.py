@@ -6,6 +6,8 @@ import attrs
 import numpy as np
 from numpy.typing import NDArray
 
+from ...decoding.common_prefix import common_prefix
+
 Ints = NDArray[np.int64]
 
 Split = Callable[[Ints, int], Iterator[tuple[int, int, bool]]]
@@ -41,7 +43,7 @@ class Translation:
 
     def of(self, tokens: Ints, split: Split, encode: Encode) -> "Translation":
         """Translate *tokens*, reusing the chunks of the common prefix."""
-        same = _common(self.tokens, tokens)
+        same = common_prefix(self.tokens, tokens)
         # A chunk that ends exactly with the common prefix may end elsewhere now.
         kept = int(self.ends.searchsorted(same))
         start, own_start = (int(self.ends[kept - 1]), int(self.own_ends[kept - 1])) if kept else (0, 0)
@@ -61,10 +63,3 @@ class Translation:
 
 def _with(old: Ints, new: list[int]) -> Ints:
     return np.concatenate([old, np.array(new, dtype=np.int64)])
-
-
-def _common(one: Ints, other: Ints) -> int:
-    """Length of the common prefix."""
-    reach = min(len(one), len(other))
-    differs = one[:reach] != other[:reach]
-    return int(differs.argmax()) if differs.any() else reach

@@ -5,6 +5,8 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
+from ...common_prefix import common_prefix
+
 Ints = NDArray[np.int64]
 
 
@@ -29,12 +31,6 @@ def columns_of_children(parents: Sequence[int], ids: Ints) -> list[int]:
     free = sorted({*range(len(ids))} - {*parents})
     for child, parent in enumerate(parents):
         if columns[child] < 0:
-            columns[child] = max(free, key=lambda column: _common(ids[column], ids[parent]))
+            columns[child] = max(free, key=lambda column: common_prefix(ids[column], ids[parent]))
             free.remove(columns[child])
     return columns
-
-
-def _common(some: Ints, others: Ints) -> int:
-    """The number of leading tokens that both have."""
-    differ = some != others
-    return int(differ.argmax()) if differ.any() else len(some)
