@@ -28,17 +28,14 @@ from starlette.routing import Route
 from decodekit.decoding import Batcher, BatcherFullError, Generator
 from decodekit.decoding.chat import chat_ids
 from decodekit.decoding.engine.parts import Parts
-from decodekit.neuron_backend.models.model_source import check_model
-from decodekit.neuron_backend.models.tokenizer_source import load_tokenizer
+from decodekit.pretrained.chat_tokenizer import load_chat_tokenizer
 from decodekit.pretrained.from_files import is_saved_decoder
 from decodekit.processors.interop.chat_completion_parts import chat_completion_parts
 from decodekit.processors.interop.chat_completion_request import ChatCompletionRequest
 from decodekit.processors.interop.invalid_request import InvalidRequestError
 from decodekit.streaming.chat_completion import ChatCompletion, error_body
+from decodekit.streaming.starlette_requests import failed, json_body, refused
 from decodekit.streaming.starlette_responses import EventStreamResponse, result_unless_disconnected
-
-LARGEST_BODY = 2**22
-"""Bytes of a request."""
 
 
 @attrs.frozen(eq=False)
@@ -69,7 +66,7 @@ class ChatServer:
         return JSONResponse({"object": "list", "data": [model]})
 
     async def complete(self, http: Request) -> Response:
-        body = await body_of(http)
+        body = await json_body(http)
         try:
             # In a thread: grammars and long texts take time.
             request, parts, prompt = await asyncio.to_thread(self.read, body)
@@ -98,38 +95,6 @@ class ChatServer:
         max_length = self.generator.decoder.shape.max_length
         parts = chat_completion_parts(request, self.generator.parts, max_length)
         return request, parts, chat_ids(request.messages, parts.tokenizer)
-
-
-async def body_of(http: Request) -> bytes:
-    # Web pages of others may send forms and plain text here, but no JSON.
-    if http.headers.get("content-type", "").partition(";")[0].strip().lower() != "application/json":
-        raise HTTPException(415, "the content type must be application/json")
-    body = bytearray()
-    async for chunk in http.stream():
-        body += chunk
-        if len(body) > LARGEST_BODY:
-            raise HTTPException(413, f"the body must have at most {LARGEST_BODY} bytes")
-    return bytes(body)
-
-
-async def refused(http: Request, error: HTTPException) -> Response:
-    return JSONResponse(error_body(error.detail, "invalid_request_error"), error.status_code, error.headers)
-
-
-async def failed(http: Request, error: Exception) -> Response:
-    return JSONResponse(error_body("the generation failed", "server_error"), 500)
-
-
-def chat_tokenizer(model: str, saved: bool) -> Any:
-    """The tokenizer of a model or a saved decoder; a ValueError if it cannot write a chat."""
-    if not saved:
-        check_model(model)
-    tokenizer = load_tokenizer(model)
-    if tokenizer is None:
-        raise ValueError(f"the model must have a tokenizer beside it: got {model}, with none")
-    if tokenizer.chat_template is None:
-        raise ValueError(f"the tokenizer must have a chat template: got that of {model}, with none")
-    return tokenizer
 
 
 def check_address(host: str, port: int) -> None:
@@ -168,7 +133,7 @@ def main() -> None:
         if saved and given:
             flag = next(iter(given)).replace("_", "-")
             raise ValueError(f"--{flag} is fixed in a saved decoder: {options.model}")
-        tokenizer = chat_tokenizer(options.model, saved)
+        tokenizer = load_chat_tokenizer(options.model)
     except (ImportError, OSError, ValueError) as error:
         parser.error(str(error))
     if not saved:
