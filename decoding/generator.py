@@ -39,7 +39,6 @@ from .results.statistics import Statistics
 from .results.streamers import forward, report_failure
 from .results.timers import Timers
 from .sampling import noise
-from .token_feeder import LogitsInUse
 from .validation import is_whole, stream_numbers
 
 if TYPE_CHECKING:
@@ -320,8 +319,11 @@ class Generator(Parts):
         feeder, length = feeder_of(self.decoder), history.length[:, 0]
         with feeder.lock, torch.no_grad():
             fed = feeder.feed(history, length, torch.ones_like(length), exact_width=self.exact_width)
-            with LogitsInUse(feeder):
+            feeder.logits_in_use = True
+            try:
                 return fed.logits.clone(), history
+            finally:
+                feeder.logits_in_use = False
 
     def explain(self) -> "Placement":
         """Which stages run in the decoder's forward, which on the host, and why."""

@@ -37,7 +37,7 @@ class History:
 
     def with_room(self, tokens: int) -> "History":
         """
-        A copy to append up to *tokens* draft tokens to each row of.
+        A copy with room for *tokens* draft tokens after the longest row.
 
         Its ids end there, so that neither the copy nor what masks its ids takes time for the rest of the
         capacity.

@@ -74,7 +74,11 @@ class TokenFeeder(Protocol):
         ...
 
     logits_in_use: bool
-    """True while the current logits are in use; feeding then raises."""
+    """
+    True while the current logits are in use; feeding then raises.
+
+    Set to False in a ``finally``, not by a context manager: an interrupt on entering its exit would leave it.
+    """
 
     @property
     def rows(self) -> int:
@@ -118,18 +122,3 @@ class TokenFeeder(Protocol):
     def copy_rows(self, source: Sequence[int]) -> bool:
         """Make each row a copy of another, as :meth:`.cache.slots.Slots.copy_rows`; False if it cannot."""
         ...
-
-
-@attrs.frozen(eq=False)
-class LogitsInUse:
-    """A context in which the logits of *feeder* are in use, so that what reads them cannot feed it."""
-
-    feeder: TokenFeeder
-
-    def __enter__(self) -> None:
-        """Forbid to feed."""
-        self.feeder.logits_in_use = True
-
-    def __exit__(self, *error: object) -> None:
-        """Allow it again."""
-        self.feeder.logits_in_use = False

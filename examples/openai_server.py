@@ -133,7 +133,7 @@ def main() -> None:
         if saved and given:
             flag = next(iter(given)).replace("_", "-")
             raise ValueError(f"--{flag} is fixed in a saved decoder: {options.model}")
-        tokenizer = load_chat_tokenizer(options.model)
+        tokenizer = load_chat_tokenizer(options.model, saved)
     except (ImportError, OSError, ValueError) as error:
         parser.error(str(error))
     if not saved:

@@ -4,22 +4,23 @@ from typing import Any
 
 from ..neuron_backend.models.model_source import check_model
 from ..neuron_backend.models.tokenizer_source import load_tokenizer
-from .from_files import is_saved_decoder
 
 
-def load_chat_tokenizer(model: str) -> Any:
+def load_chat_tokenizer(model: str, saved: bool) -> Any:
     """
     The tokenizer of *model*, before a decoder is compiled or loaded.
 
     Args:
         model: A folder, a hub id, a GGUF file or a saved decoder.
 
+        saved: Whether it is the last.
+
     Raises:
         ValueError: It has no tokenizer, or one without a chat template.
 
         FileNotFoundError: There is no such model.
     """
-    if not is_saved_decoder(model):
+    if not saved:
         check_model(model)
     tokenizer = load_tokenizer(model)
     if tokenizer is None:

@@ -5,7 +5,7 @@ import sys
 from collections.abc import Collection
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import attrs
 
@@ -19,6 +19,9 @@ from ..neuron_backend.progress_option import ProgressOption
 from ..neuron_backend.serialization.saved_manifest import saved_manifest
 from ..neuron_backend.targets.registry import NAMES, resolve
 from .kept_decoders import compile_and_keep, kept_folder, load_kept, with_target
+
+if TYPE_CHECKING:
+    from transformers import PretrainedConfig
 
 PROMPT_WIDTH = 64
 """Width of a prefill forward."""
@@ -115,7 +118,7 @@ class DecoderSource:
         """
         if self._saved is not None:
             self._check_saved(self._saved.shape)
-        elif (config := config_of(self.source)) is not None:
+        elif (config := self._config) is not None:
             given = self._arguments
             names = ("batch_size", "max_length", "widths", "scored_width")
             try:
@@ -130,16 +133,14 @@ class DecoderSource:
             return self._saved.shape.max_length
         if self.options.max_length is not None:
             return int(self.options.max_length)
-        config = config_of(self.source)
-        return None if config is None else default_max_length(config)
+        return None if self._config is None else default_max_length(self._config)
 
     @property
     def vocab_size(self) -> int | None:
         """Logits of a column; None of a GGUF file."""
         if self._saved is not None:
             return self._saved.shape.vocab_size
-        config = config_of(self.source)
-        return None if config is None else int(config.get_text_config(decoder=True).vocab_size)
+        return None if self._config is None else int(self._config.get_text_config(decoder=True).vocab_size)
 
     def load(self) -> Any | None:
         """The decoder, if it need not be compiled."""
@@ -164,6 +165,11 @@ class DecoderSource:
     def _saved(self) -> Manifest | None:
         """Asked for once: of a name on the hub it is a request."""
         return _manifest(self.source)
+
+    @cached_property
+    def _config(self) -> "PretrainedConfig | None":
+        """Read once, likewise; None of a GGUF file."""
+        return config_of(self.source)
 
     @property
     def _progress(self) -> ProgressOption:

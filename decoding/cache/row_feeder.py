@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from ..common_prefix import common_prefix
+from ..common_prefix_length import common_prefix_length
 from ..optional_protocols import CopiesRows, FeedsRows, copies_rows, row_widths
 from ..protocols import Decoder
 from .cached_tokens import CachedTokens
@@ -146,7 +146,8 @@ class RowFeeder:
         for row, (start, stop) in lacking.items():
             if self.copies:
                 shared = (
-                    common_prefix(tokens[row], tokens[one][: min(stop, reach)]) for one, reach in earlier
+                    common_prefix_length(tokens[row], tokens[one][: min(stop, reach)])
+                    for one, reach in earlier
                 )
                 start = max([start, *shared])
             total += columns_of_forwards(stop - start, self.widths)

@@ -36,7 +36,7 @@ def ask(
     table is the same row for target and draft model.
 
     Args:
-        plan: The step's requests; rows in prefill wait for a longer forward too.
+        plan: The step's plan. Its active rows include those in prefill, which a longer forward delays.
 
         now: The table's tokens so far, width 1.
 

@@ -14,7 +14,7 @@ from ..protocols import Draft
 from ..results.events import StepOutput
 from ..results.timers import Timers
 from ..scores import Scores
-from ..token_feeder import Fed, LogitsInUse, TokenFeeder
+from ..token_feeder import Fed, TokenFeeder
 from .active_request import ActiveRequest
 from .asking import ask
 from .drafting import Asked
@@ -248,7 +248,8 @@ class DecodeLoop:
             sample=sample,
         )
         self.was_ahead = fed.was_ahead
-        with LogitsInUse(self.feeder):
+        self.feeder.logits_in_use = True
+        try:
             together = plan.merged and fed.chosen is None
             chosen = self._sampled_together(plan, drafts, seen, fed) if together else {}
             return [
@@ -257,6 +258,8 @@ class DecodeLoop:
                 else None
                 for request, own in zip(requests, drafts, strict=True)
             ]
+        finally:
+            self.feeder.logits_in_use = False
 
     def _sampled_together(
         self, plan: StepPlan, drafts: Sequence[Draft], seen: History, fed: Fed

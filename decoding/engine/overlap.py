@@ -87,7 +87,7 @@ class Overlap:
     ) -> Fed:
         """As :meth:`~..cache.slots.Slots.feed`; the ids may come from a forward that was queued before."""
         self.slots.require_returned()
-        # Taken first, so that nothing of it is left after an exception.
+        # Taken before anything else, so that nothing of it is left after an exception.
         ahead, self._ahead = self._ahead, None
         if self._applies(exact_width, sample):
             rows, ends = [row for row, count in enumerate(need.tolist()) if count], length.tolist()

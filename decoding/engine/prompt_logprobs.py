@@ -5,7 +5,7 @@ from torch import Tensor
 
 from ..history import History
 from ..results.logprobs import TokenLogprob
-from ..token_feeder import LogitsInUse, TokenFeeder
+from ..token_feeder import TokenFeeder
 from .logprob_recorder import LogprobRecorder
 
 
@@ -39,8 +39,11 @@ def score_prompts(
         ids = [history.ids[row, 0, start + 1 : stop + 1].tolist() for row, stop in enumerate(end.tolist())]
         with feeder.lock, torch.no_grad():
             fed = feeder.feed(history, end, need, exact_width=exact_width)
-            with LogitsInUse(feeder):
+            feeder.logits_in_use = True
+            try:
                 chunk = recorder.of_prompt(fed.logits, seen, ids)
+            finally:
+                feeder.logits_in_use = False
         for row, logprobs in zip(found, chunk, strict=True):
             row += logprobs
     return found

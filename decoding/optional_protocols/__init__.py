@@ -5,13 +5,13 @@ Each class here is one capability. A part offers it by having its members, whate
 from. It is looked up once, when a generator, a chain or the slots of a decoder are built.
 """
 
+from .clocks import DecidesByTime, decides_by_time
 from .decoders import (
     AdvisesWidth,
     AnyDecoder,
     BitExact,
     CombinesByColumn,
     CopiesRows,
-    DecidesByTime,
     DescribesModel,
     FeedsRows,
     HasSpans,
@@ -23,7 +23,6 @@ from .decoders import (
     Saves,
     SkipsPadding,
     copies_rows,
-    decides_by_time,
     decoders_of,
     does_skip_padding,
     is_bit_exact,

@@ -2,8 +2,8 @@
 
 from collections.abc import Iterator
 
-from ..engine.one_value import check_values
 from ..engine.parts import Parts, begin_run, texts_of
+from ..engine.turn_checks import check_one_value
 from ..history import History
 from ..results.events import Event, EventStream
 from ..results.logprobs import Logprobs
@@ -56,7 +56,7 @@ def _requests(
     parts: Parts, feeder: TokenFeeder, history: History, timers: Timers, logprobs: Logprobs | None
 ) -> Iterator[BatchedRequest]:
     first, prompts = history.rows(slice(0, 1)), len(history.length)
-    check_values(parts.processors, feeder.shape.vocab_size, first, prompts)
+    check_one_value(parts.processors, feeder.shape.vocab_size, first, prompts)
     texts = texts_of(parts, history)
     for row in range(prompts):
         run = begin_run(parts, feeder, 1, timers, logprobs, first_row=row, prompt_number=row)

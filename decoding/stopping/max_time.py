@@ -24,8 +24,8 @@ class MaxTime(Stop):
     """
     End a row *seconds* after the call of the generator or of its ``stream``, or after its first token.
 
-    The only condition that reads a clock, so texts are not reproducible; and refused
-    where the decoder is divided over processes, which would end at different tokens.
+    It reads a clock, so texts are not reproducible; and it is refused where the decoder is divided over
+    processes, which would end at different tokens.
     """
 
     decides_by_time: ClassVar[bool] = True

@@ -12,7 +12,7 @@ from ..history import History
 from ..optional_protocols import is_row_independent, reads_prompts
 from ..protocols import DecoderShape, Draft
 from ..scores import Scores
-from ..token_feeder import Fed, LogitsInUse, TokenFeeder
+from ..token_feeder import Fed, TokenFeeder
 from .combinations import Combine
 from .joined_lock import JoinedLock
 
@@ -116,8 +116,11 @@ class CombinedFeeder:
         before = [one.counts for one in self.feeders]
         every = [one.feed_tree(history, length, draft, active) for one in self.feeders]
         self._count(before)
-        with LogitsInUse(self):
+        self.logits_in_use = True
+        try:
             return self.combine(every)
+        finally:
+            self.logits_in_use = False
 
     def missing(self, history: History, length: Tensor) -> Tensor:
         """How many of each row's tokens the decoder that lacks most still lacks, ``[rows]`` int64."""

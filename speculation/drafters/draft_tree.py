@@ -57,6 +57,7 @@ class DraftTree(DraftModel):
         batch, length = len(budget), history.length[:, 0]
         # A draft token's predecessor is fed at its position, so the cache bounds the draft too.
         budget = budget.minimum(self.decoder.shape.max_length + 1 - length).clamp(min=0)
+        history = history.with_room(len(self.tree.inner))
         parents = torch.tensor(self.tree.parents)
         drafted = torch.full((batch, len(parents)), -1)
         fed: list[int] = []

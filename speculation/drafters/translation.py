@@ -6,7 +6,7 @@ import attrs
 import numpy as np
 from numpy.typing import NDArray
 
-from ...decoding.common_prefix import common_prefix
+from ...decoding.common_prefix_length import common_prefix_length
 
 Ints = NDArray[np.int64]
 
@@ -43,7 +43,7 @@ class Translation:
 
     def of(self, tokens: Ints, split: Split, encode: Encode) -> "Translation":
         """Translate *tokens*, reusing the chunks of the common prefix."""
-        same = common_prefix(self.tokens, tokens)
+        same = common_prefix_length(self.tokens, tokens)
         # A chunk that ends exactly with the common prefix may end elsewhere now.
         kept = int(self.ends.searchsorted(same))
         start, own_start = (int(self.ends[kept - 1]), int(self.own_ends[kept - 1])) if kept else (0, 0)

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from ...common_prefix import common_prefix
+from ...common_prefix_length import common_prefix_length
 
 Ints = NDArray[np.int64]
 
@@ -31,6 +31,6 @@ def columns_of_children(parents: Sequence[int], ids: Ints) -> list[int]:
     free = sorted({*range(len(ids))} - {*parents})
     for child, parent in enumerate(parents):
         if columns[child] < 0:
-            columns[child] = max(free, key=lambda column: common_prefix(ids[column], ids[parent]))
+            columns[child] = max(free, key=lambda column: common_prefix_length(ids[column], ids[parent]))
             free.remove(columns[child])
     return columns

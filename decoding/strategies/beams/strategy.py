@@ -13,9 +13,9 @@ from ...engine.compatibility import check_decoder, check_parts, check_text
 from ...engine.end_tokens import AUTO, as_end_tokens, end_tokens, with_end_of_sequence
 from ...engine.exact_match_verification import ExactMatch
 from ...engine.lockstep import check_lockstep
-from ...engine.one_value import check_values
 from ...engine.parts import DEFAULT_NEW_TOKENS
 from ...engine.start_token import a_start_token, start_token
+from ...engine.turn_checks import check_one_value
 from ...optional_protocols import is_bit_exact, is_row_independent, numbered_from
 from ...prompts import as_rows, first_history
 from ...protocols import Decoder, Processor, StopCondition
@@ -183,7 +183,7 @@ class BeamStrategy(abc.ABC):
         streams, shape = noise.random_streams(stream_numbers(numbers, len(rows)), seed), self.decoder.shape
         if len(rows) > shape.batch_size // self.beams:
             first = first_history(rows[:1], streams[:1], shape.max_length + 1)
-            check_values(self.processors, shape.vocab_size, first, len(rows))
+            check_one_value(self.processors, shape.vocab_size, first, len(rows))
         return streams
 
     def _events(self, rows: list[list[int]], streams: Tensor, timers: Timers) -> EventStream:

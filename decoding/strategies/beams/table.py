@@ -10,7 +10,7 @@ from ...history import History
 from ...protocols import Finish
 from ...results.timers import Timers
 from ...sampling.pipeline import SamplingPipeline
-from ...token_feeder import Fed, LogitsInUse, TokenFeeder
+from ...token_feeder import Fed, TokenFeeder
 from .columns import columns_of_children
 from .prompt_search import PromptSearch
 from .seat import Scored, Seat
@@ -90,11 +90,15 @@ class BeamTable:
         # The logits of a step are valid until the next forward by any user.
         with self._feeder.lock, torch.no_grad():
             fed = self._fed(seats, history)
-            with LogitsInUse(self._feeder), self._timers.phase("sample"):
-                # Columns without a beam are undefined.
-                raw = fed.logits.reshape(*history.length.shape, -1)
-                for seat, scored in self._processed(seats, _log_probs(raw, seats), history):
-                    self._extend(seat, scored)
+            self._feeder.logits_in_use = True
+            try:
+                with self._timers.phase("sample"):
+                    # Columns without a beam are undefined.
+                    raw = fed.logits.reshape(*history.length.shape, -1)
+                    for seat, scored in self._processed(seats, _log_probs(raw, seats), history):
+                        self._extend(seat, scored)
+            finally:
+                self._feeder.logits_in_use = False
         over = [seat for seat in seats if not seat.search.beams]
         for seat in over:
             self.seats[seat.number] = None

@@ -15,8 +15,18 @@ from decodekit.decoding import (
     StochasticBeams,
     stop_from_transformers,
 )
-from decodekit.speculation import AdaptiveLength, DraftModel, Mixture, PromptLookup, SpeculativeGenerator
+from decodekit.processors import Grammar
+from decodekit.speculation import (
+    AdaptiveLength,
+    DraftModel,
+    ForcedTokens,
+    Mixture,
+    PromptLookup,
+    SpeculativeGenerator,
+)
 from decodekit.testing import ScriptedDecoder
+
+from ...processors.grammar.languages import Brackets
 
 
 class Divided(ScriptedDecoder):
@@ -38,6 +48,7 @@ MODEL = DraftModel(ScriptedDecoder(torch.eye(6)))
         ({"drafter": PromptLookup(), "num_draft_tokens": AdaptiveLength(2)}, "num_draft_tokens"),
         ({"drafter": Mixture([PromptLookup(), MODEL])}, "drafter"),
         ({"drafter": Mixture([Mixture([MODEL])], costs=[0.5])}, "drafter"),
+        ({"drafter": ForcedTokens(Grammar(Brackets(2)), Mixture([MODEL]))}, "drafter"),
     ],
 )
 def test_what_decides_by_time_is_refused(parts: dict[str, Any], part: str) -> None:

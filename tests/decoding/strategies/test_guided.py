@@ -178,7 +178,8 @@ def test_a_long_prompt_is_fed_by_itself_where_the_decoder_can() -> None:
 
     assert plain.ids == result.ids
     assert (5, 16) == guided.feeder().row_widths
-    assert (32, 31) == guided.feeder().counts[3:5]
+    counts = guided.feeder().counts
+    assert (32, 31) == (counts.row_columns, counts.row_tokens)
     assert 3 * 31 <= result.statistics.reused <= 3 * 32
 
 

@@ -17,6 +17,7 @@ from decodekit.neuron_backend.targets.neuron.functional_step import (
     named,
     padding,
 )
+from decodekit.neuron_backend.targets.neuron.traced_program import to_device
 from decodekit.processors import LogitBias, Temperature
 
 
@@ -169,6 +170,12 @@ class TestSampling:
 
         assert read
         assert read <= step.weights.keys()
+        history = History(*(torch.ones(shape).long() for shape in ((2, 1, 49), (2, 1), (2,), (2,))))
+        logits = torch.zeros(2, 1, decoder.shape.vocab_size)
+        logits[..., 5] = 3.0
+        given = [to_device(one) for one in fused.sampling_inputs(history)]
+        # 3 - 2 against 0 + 1.5.
+        assert [[3], [3]] == sampler(logits, *given).tolist()
 
     def test_only_scores_without_sampling_inputs(self, decoder, choosing):
         """And at widths without a sampler."""

@@ -1,4 +1,4 @@
-"""Processors of prompts that take turns in the rows of a decoder."""
+"""Checks of processors where prompts take turns in the rows of a decoder."""
 
 import torch
 
@@ -7,7 +7,7 @@ from ..optional_protocols import NumbersRows, is_row_independent, runs_foreign_c
 from ..protocols import Processor
 
 
-def check_values(processors: Processor | None, vocab_size: int, first: History, prompts: int) -> None:
+def check_one_value(processors: Processor | None, vocab_size: int, first: History, prompts: int) -> None:
     """
     Refuse processors with a value for each row, before anything is fed.
 
