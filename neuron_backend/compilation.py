@@ -7,8 +7,10 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from ..decoding.forward_checks import check_row_widths
 from ..decoding.protocols import Processor, Sampler
 from ..decoding.validation import as_tuple, is_whole
+from .kv_cache.masks import MaskPlan
 from .kv_cache.shapes import (
     decoder_shape,
     decoder_tree_widths,
@@ -18,6 +20,7 @@ from .kv_cache.shapes import (
 )
 from .kv_cache.spans import decoder_spans
 from .models.model_source import check_model, config_of
+from .models.rope_scaling import check_config_rope
 from .models.unsupported import UnsupportedArchitecture
 from .models.weights import weight_dtype
 from .on_device_sampling.pipeline_validation import check_rows, validate_pipeline
@@ -193,6 +196,7 @@ def compile_decoder(
                 scored_width=scored_width,
                 tree_widths=tree_widths,
                 spans=spans,
+                row_widths=row_widths or (),
             )
         with stage(told, f"loading {model if isinstance(model, str | PathLike) else type(model).__name__}"):
             loaded = load_shard(model, partial(load_model, dtype=weight_dtype(dtype)), ranks)
@@ -213,6 +217,8 @@ def compile_decoder(
         if isinstance(model, str | PathLike):
             # Loaded here: no other model has its weights.
             decoder.source, decoder.borrowed = model, frozenset()
+        # What was fused or quantised since would be in memory twice while programs are compiled.
+        del loaded
         decoder.compile(compiler, processors, sampler, copies_rows)
     return decoder
 
@@ -227,6 +233,7 @@ def check_shapes(
     scored_width: int | None = None,
     tree_widths: Sequence[int] = (),
     spans: Sequence[int] | None = None,
+    row_widths: Sequence[int] = (),
 ) -> None:
     """
     Check shapes as :func:`compile_decoder` takes them, before a model is loaded, which may take minutes.
@@ -248,8 +255,13 @@ def check_shapes(
 
         spans: As there.
 
+        row_widths: As there; empty for the default.
+
     Raises:
         TypeError, ValueError: As there.
+
+        UnsupportedArchitecture: The config has layers without a mask here, or frequencies that change within
+            the positions.
     """
     shape = decoder_shape(
         config,
@@ -259,8 +271,14 @@ def check_shapes(
         widths=_widths(target, config, max_length) if widths is None else widths,
         scored_width=scored_width,
     )
+    # Not named in the config of a model that was built, and is there.
+    for architecture in (config.architectures or [])[:1]:
+        MaskPlan.of_config(config, architecture)
+        check_config_rope(config, architecture, shape.max_length)
     decoder_tree_widths(tree_widths, shape.max_length)
     decoder_spans(spans, shape.max_length)
+    if row_widths:
+        check_row_widths(row_widths, shape.widths)
 
 
 def _row_widths(target: Target, decoder: "CompiledDecoder", widths: Sequence[int] | None) -> tuple[int, ...]:

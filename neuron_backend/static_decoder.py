@@ -42,6 +42,9 @@ TreeProgram = Callable[[Tensor, Tensor, Tensor, Tensor, Tensor], Tensor]
 # small errors of the architecture. The float32 copy takes 4 bytes per weight temporarily.
 _MAX_WIDENED_WEIGHTS = 2**28
 
+# More positions than probes read beyond the longest window and the widest forward.
+_PROBED = 256
+
 
 class Compiler(Protocol):
     """What :class:`StaticDecoder` uses of the :class:`~.targets.target.Target` that made its programs."""
@@ -465,16 +468,17 @@ class StaticDecoder(FusedForwards, RowForwards):
         model = self.step.model
         if model.dtype not in (torch.float16, torch.bfloat16) or count_weights(model) > _MAX_WIDENED_WEIGHTS:
             return False
-        shape = self.shape
+        shape, window = self.shape, self.step.plan.span
+        # No cache of the whole length: the probes read little more than the window and the widest forward.
+        read = max(window if window < shape.max_length else 0, shape.widths[-1], *self.tree_widths)
         with stage(self.progress, "comparing the step in float32 with the stock model"):
             StaticDecoder(
                 model,
                 batch_size=shape.batch_size,
-                max_length=shape.max_length,
+                max_length=min(shape.max_length, 2 * read + _PROBED),
                 widths=shape.widths,
                 scored_width=shape.scored_width,
                 tree_widths=self.tree_widths,
-                spans=self.spans,
                 dtype=torch.float32,
             )
         return True

@@ -43,7 +43,12 @@ FOREIGN = {
     },
     "neuron_backend/models/tokenizer_source.py": {"AttributeError"},
     "neuron_backend/models/without_bars.py": {"tqdm"},
-    "neuron_backend/models/rope_scaling.py": {"rope_parameters", "rope_type"},
+    "neuron_backend/models/rope_scaling.py": {
+        "original_max_position_embeddings",
+        "rope_parameters",
+        "rope_scaling",
+        "rope_type",
+    },
     "neuron_backend/models/early_exit.py": {"config"},
     "neuron_backend/kv_cache/geometry.py": {"layers", "logits"},
     "neuron_backend/lowering/step_graphs.py": {"_experts_implementation", "set_experts_implementation"},

@@ -33,8 +33,8 @@ def save_quantized(model: "PreTrainedModel", folder: Path) -> None:
     state = model.state_dict()
     for name, tensor in state.items():
         first.setdefault(tensor.data_ptr(), name)
-    # clone: rows of a fused tensor are written without the other rows.
-    save_file({name: state[name].clone() for name in first.values()}, folder / QUANTIZED_WEIGHTS)
+    # Rows of a fused tensor are written without the other rows. No copies: all would be the model again.
+    save_file({name: state[name].contiguous() for name in first.values()}, folder / QUANTIZED_WEIGHTS)
 
 
 def load_quantized(

@@ -135,8 +135,12 @@ class MaskPlan:
     @classmethod
     def of(cls, model: "PreTrainedModel") -> "MaskPlan":
         """The plan from *model*'s config."""
-        config: Any = model.config.get_text_config(decoder=True)
-        name = type(model).__name__
+        return cls.of_config(model.config, type(model).__name__)
+
+    @classmethod
+    def of_config(cls, config: Any, name: str) -> "MaskPlan":
+        """The plan from the *config* of a model of the class *name*."""
+        config = config.get_text_config(decoder=True)
         # attention_layers is GPT-Neo's.
         types = getattr(config, "layer_types", None) or getattr(config, "attention_layers", None)
         if types:

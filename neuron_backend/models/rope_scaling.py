@@ -6,7 +6,7 @@ are not rotated again. Rows of a decoder are independent of each other, so its o
 frequencies that apply to all of its positions.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from torch import nn
@@ -46,6 +46,25 @@ def check_rope_scaling(model: "PreTrainedModel", max_length: int) -> None:
             # "dynamic" changes beyond the model's maximum positions only, which no decoder exceeds.
             if rope_type == "longrope":
                 _check(type(model).__name__, _original_length(module, kind), max_length)
+
+
+def check_config_rope(config: Any, architecture: str, max_length: int) -> None:
+    """
+    Refuse as :func:`check_rope_scaling` what a *config* tells, before a model is loaded.
+
+    Raises:
+        UnsupportedArchitecture: The frequencies change within *max_length* positions.
+    """
+    text = config.get_text_config(decoder=True)
+    # transformers before 5 has rope_scaling.
+    found = getattr(text, "rope_parameters", None) or getattr(text, "rope_scaling", None) or {}
+    by_layer = [one for one in found.values() if isinstance(one, Mapping)]
+    for parameters in by_layer or [found]:
+        original = parameters.get("original_max_position_embeddings") or getattr(
+            text, "original_max_position_embeddings", None
+        )
+        if parameters.get("rope_type", parameters.get("type")) == "longrope" and original:
+            _check(architecture, original, max_length)
 
 
 def _types(module: Any) -> Iterator[tuple[str | None, str]]:

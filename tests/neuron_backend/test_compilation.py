@@ -1,18 +1,23 @@
+import gc
 import json
 import os
 import subprocess
 import sys
 import textwrap
+import weakref
 from functools import partial
 from pathlib import Path
 
 import pytest
 import torch
-from transformers import MinLengthLogitsProcessor, PreTrainedModel
+from transformers import MinLengthLogitsProcessor, Phi3Config, PreTrainedModel, Qwen3NextConfig
 
 from decodekit.decoding import Greedy, MaxNewTokens, Sample
 from decodekit.neuron_backend import NativeTarget, StaticDecoder, compile_decoder
+from decodekit.neuron_backend.compiled_decoder import CompiledDecoder
 from decodekit.neuron_backend.models.tokenizer_source import load_tokenizer
+from decodekit.neuron_backend.models.unsupported import UnsupportedArchitecture
+from decodekit.neuron_backend.serialization.saved_model import load_model
 from decodekit.neuron_backend.sizing.model_facts import facts_of_config
 from decodekit.processors import Temperature, TopK, TopP
 
@@ -248,6 +253,10 @@ class TestBeforeLoading:
             ({"scored_width": 3}, r"'scored_width' must be one of \(1, 5, 128\): got 3"),
             ({"max_length": 8, "tree_widths": (9,)}, "'tree_widths' must be <= max_length = 8"),
             ({"spans": (16, 32)}, "'spans' must be ascending and end with max_length = 128"),
+            (
+                {"batch_size": 2, "row_widths": (64,)},
+                r"'row_widths' must be ascending, and of the widths \(1, 5, 128\)",
+            ),
             ({"weights": "int5"}, "'weights' must be one of .*: got 'int5'"),
             ({"weights": "int8", "tp_degree": 2}, "'weights' must be None with tp_degree > 1: got 'int8'"),
         ],
@@ -259,6 +268,56 @@ class TestBeforeLoading:
 
         with pytest.raises(ValueError, match=message):
             compile_decoder(tmp_path, target="eager", **options)
+
+    @pytest.mark.parametrize(
+        ("config", "message"),
+        [
+            (
+                Phi3Config(
+                    max_position_embeddings=256,
+                    original_max_position_embeddings=40,
+                    rope_parameters={
+                        "rope_type": "longrope",
+                        "rope_theta": 1e4,
+                        "short_factor": [1.0] * 48,
+                        "long_factor": [2.0] * 48,
+                        "original_max_position_embeddings": 40,
+                    },
+                ),
+                "Mine is not supported: .* 'max_length' must be <= 40: got 64",
+            ),
+            (Qwen3NextConfig(num_hidden_layers=4), "Mine is not supported: .*linear_attention"),
+        ],
+        ids=["longrope", "linear attention"],
+    )
+    def test_architectures_that_the_config_tells(self, config, message, tmp_path, monkeypatch):
+        """Before weights are loaded."""
+        config.architectures = ["Mine"]
+        config.save_pretrained(tmp_path)
+        monkeypatch.setattr("decodekit.neuron_backend.serialization.saved_model.load_model", None)
+
+        with pytest.raises(UnsupportedArchitecture, match=message):
+            compile_decoder(tmp_path, target="eager", max_length=64, widths=(1, 5))
+
+    def test_the_loaded_model_is_gone_when_programs_are_compiled(self, tiny_model, tmp_path, monkeypatch):
+        """Weights that were fused or quantised would be in memory twice."""
+        tiny_model("llama").save_pretrained(tmp_path)
+        loaded, alive = [], []
+
+        def load(*args, **options):
+            model = load_model(*args, **options)
+            loaded.append(weakref.ref(model))
+            return model
+
+        def compiled(decoder, *args):
+            gc.collect()
+            alive.append(loaded[0]() is not None)
+
+        monkeypatch.setattr("decodekit.neuron_backend.serialization.saved_model.load_model", load)
+        monkeypatch.setattr(CompiledDecoder, "compile", compiled)
+        compile_decoder(tmp_path, target="eager", max_length=64, weights="int8")
+
+        assert [False] == alive
 
     def test_parameters_of_as_many_rows_are_accepted(self, tiny_model):
         """And user-defined parts are not checked."""

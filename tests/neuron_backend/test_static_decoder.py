@@ -7,6 +7,7 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from decodekit.neuron_backend import StaticDecoder
+from decodekit.neuron_backend.kv_cache.buffers import CacheBuffers
 
 SERVED = ["llama", "mistral", "qwen2", "qwen3", "gpt2", "gpt_neox", "opt", "phi", "mixtral", "gemma2"]
 PROMPTS = [[5, 9, 2, 44, 17, 3, 8], [60, 1, 30], [7]]
@@ -59,6 +60,22 @@ class TestGreedyText:
         assert StaticDecoder(model, **options).compared_in_float32
         monkeypatch.setattr(limit, model.num_parameters() - 1)
         assert not StaticDecoder(model, **options).compared_in_float32
+
+    def test_is_compared_over_a_short_cache(self, tiny_model: Models, monkeypatch):
+        """The float32 cache of all positions would take twice the memory of the decoder's own."""
+        made, zeros = [], CacheBuffers.zeros
+
+        def recorded(geometry, rows, max_length, scratch):
+            made.append(max_length)
+            return zeros(geometry, rows, max_length, scratch)
+
+        monkeypatch.setattr(CacheBuffers, "zeros", recorded)
+        monkeypatch.setattr("decodekit.neuron_backend.static_decoder._PROBED", 40)
+        decoder = StaticDecoder(tiny_model("gemma2"), max_length=100, widths=(1, 8), dtype="bfloat16")
+
+        assert decoder.compared_in_float32
+        # The window is 16.
+        assert [100, 2 * 16 + 40] == made
 
 
 class TestCacheByPosition:
