@@ -38,6 +38,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if isinstance(sys.stdout, io.TextIOWrapper):
         # A character that the terminal's encoding lacks must not end a text.
         sys.stdout.reconfigure(errors="replace")
+    if sys.stderr is None:
+        # print() would write what is meant for a closed one to standard output.
+        sys.stderr = open(os.devnull, "w")  # noqa: SIM115 (until the process ends)
     try:
         status: int = options.command(options)
         if sys.stdout is not None:

@@ -258,6 +258,17 @@ def test_a_full_disk(unbuffered: dict[str, str]) -> None:
     assert (1, "decodekit: [Errno 28] No space left on device\n") == (ended.returncode, ended.stderr)
 
 
+def test_a_closed_standard_error() -> None:
+    """What is meant for it does not get into the output."""
+    # Refused before transformers is imported, which replaces a closed one itself.
+    command = [*INSPECT[:3], "generate", "--model", "nowhere", "--prompt", "a", "--temp", "-1"]
+    ended = subprocess.run(
+        ["sh", "-c", 'exec "$@" 2>&-', "sh", *command], stdout=subprocess.PIPE, text=True, check=False
+    )
+
+    assert (1, "") == (ended.returncode, ended.stdout)
+
+
 def test_an_interrupt(monkeypatch: pytest.MonkeyPatch) -> None:
     """The status that a shell gives it, and no traceback."""
 
