@@ -65,7 +65,13 @@ class StatefulRun(abc.ABC):
         """
         advancing = self._advancing(history.length)
         if advancing.any():
-            sampled = self._sample(logits, history, advancing)
+            # Neither NaN nor infinity has a surprise to learn from; one is taken, as by other samplers.
+            odd = ~(logits[:, 0] < torch.inf)
+            of_odd = odd.any(dim=-1)
+            sampled = self._sample(logits, history, advancing & ~of_odd)
+            if of_odd.any():
+                # NaN counts as the largest.
+                sampled = torch.where(of_odd, logits[:, 0].argmax(dim=-1), sampled)
             self.sampled = torch.where(advancing, sampled, self.sampled)
             self.length = torch.where(advancing, history.length[:, 0], self.length)
         return self.sampled[:, None]

@@ -212,7 +212,9 @@ def to_generation_config(
     Make the ``transformers.GenerationConfig`` with which ``generate`` does what these parts do.
 
     Inverse of :func:`from_generation_config`: ``to_generation_config(**parts.as_arguments())``. The
-    seed is lost: ``generate`` draws from torch's global generator.
+    seed is lost: ``generate`` draws from torch's global generator. And ``generate`` fills fields that are
+    None from ``model.generation_config``: temperature, top-k, top-p, repetition penalty and n-grams are
+    never None here; others, such as ``eos_token_id`` or ``min_p``, must not be set there either.
 
     Args:
         processors: Stages that a configuration can express, in the order of transformers.
@@ -236,8 +238,15 @@ def to_generation_config(
         raise ValueError(
             f"'stop' must have MaxNewTokens or MaxLength, for generate has a limit of its own: got {stop!r}"
         )
+    # Set, though off: generate takes what is None from the model's own config.
+    fields = (_OFF_SAMPLING if fields["do_sample"] else {}) | _OFF | fields
     fields |= _stage_fields(processors, rest, fields["do_sample"])
     return GenerationConfig(**fields)  # type: ignore[no-untyped-call]
+
+
+_OFF = {"repetition_penalty": 1.0, "no_repeat_ngram_size": 0}
+_OFF_SAMPLING = {"temperature": 1.0, "top_p": 1.0}
+"""Fields that published configs set, off."""
 
 
 def _sampler_fields(sampler: Sampler) -> dict[str, Any]:
@@ -292,8 +301,16 @@ def _stage_fields(processors: Processor | None, rest: OtherFields, sampling: boo
             )
         if stage.only_sampling and not sampling:
             raise ValueError(f"'processors' of a greedy config have no '{stage.field}': got {processor!r}")
-        fields[stage.field] = _value(stage, processor, rest)
+        value = _value(stage, processor, rest)
+        # generate refuses an empty list, which is nothing.
+        if value or stage.field not in ("sequence_bias", "bad_words_ids"):
+            fields[stage.field] = value
         last = index
+    if {"min_length", "min_new_tokens"} <= fields.keys():
+        raise ValueError(
+            "'processors' must have MinLength or MinNewTokens, not both: generate drops 'min_length' beside "
+            "'min_new_tokens'"
+        )
     return fields
 
 

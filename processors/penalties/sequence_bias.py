@@ -79,7 +79,8 @@ class SequenceBias(Composable):
     @_place.default
     def _make_place(self) -> Tensor:
         """``[sequences]``: index into ``_last`` of each sequence's last token."""
-        return torch.tensor([self._last.index(sequence[-1]) for sequence in self.biases], dtype=torch.int64)
+        place = {token: number for number, token in enumerate(self._last)}
+        return torch.tensor([place[sequence[-1]] for sequence in self.biases], dtype=torch.int64)
 
     @_added.default
     def _make_added(self) -> Tensor:

@@ -11,6 +11,9 @@ from ...decoding.history import History
 from ..chain import Composable
 from ..parameter import as_reals, one_integer, per_row, real
 
+MOST_TOKENS = 2**20
+"""The most tokens that are considered."""
+
 
 @attrs.frozen(eq=False)
 class TopH(Composable):
@@ -35,8 +38,14 @@ class TopH(Composable):
     )
     """A share of the entropy. One for all rows, or ``[batch]``."""
 
-    top_n: int = attrs.field(default=100, validator=one_integer(">= 1", lambda n: n >= 1))
-    """Number of tokens considered in every row. Fixed at 100 in Hugging Face."""
+    top_n: int = attrs.field(
+        default=100, validator=one_integer(f"1 to {MOST_TOKENS}", lambda n: 1 <= n <= MOST_TOKENS)
+    )
+    """
+    Number of tokens considered in every row, at most :data:`MOST_TOKENS`. Fixed at 100 in Hugging Face.
+
+    Memory is taken for all of them, however small the vocabulary.
+    """
 
     def __call__(self, logits: Tensor, history: History) -> Tensor:
         """Mask the tokens beyond the budget in ``[batch, width, vocab]`` logits, which are not modified."""

@@ -45,8 +45,8 @@ class CompiledSampling:
     _stages: Any
     """An array of :class:`~.operation.CStage`."""
 
-    _capacity: int
-    """Limit on the tokens of a column."""
+    _k: int
+    """The tokens that the chain keeps at most."""
 
     _routine: Any
 
@@ -65,7 +65,7 @@ class CompiledSampling:
         routine.argtypes = (_POINTER, _POINTER, _INT, _POINTER, _INT, _INT, *4 * (_POINTER,))
         k = next(operation.count for operation in operations if operation.kind is Kind.KEEP_LARGEST)
         stages = (CStage * len(operations))(*map(CStage.of, operations))
-        return cls(otherwise, stages, 8 * k + 64, routine)
+        return cls(otherwise, stages, k, routine)
 
     def __call__(
         self,
@@ -86,7 +86,11 @@ class CompiledSampling:
         ids = history.ids
         if not is_on_host(logits) or logits.stride(2) != 1 or ids.stride(2) != 1:
             return None
-        (batch, width, vocab), capacity = logits.shape, self._capacity
+        batch, width, vocab = logits.shape
+        # Of more, the routine would refuse the column, after memory for all of them was taken.
+        if self._k > vocab:
+            return None
+        capacity = 8 * self._k + 64
         lengths = history.length.contiguous()
         prompts, random_streams = history.prompt.contiguous(), history.random_stream.contiguous()
         of_rows = None if columns is None else (_INT * batch)(*columns)

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 import torch
 
-from decodekit.decoding import AdaptiveP, Generator, Greedy, MaxNewTokens, Mirostat
+from decodekit.decoding import AdaptiveP, Generator, Greedy, MaxNewTokens, Mirostat, SamplingPipeline
 from decodekit.decoding.sampling import noise
 from decodekit.decoding.sampling.stateful_sampler import begin_sampler
 from decodekit.processors import MinP, SuppressTokens
@@ -33,6 +33,20 @@ def state(run: Any) -> list[Any]:
     """Everything that a run holds, as lists."""
     names = ("length", "chosen", "mu", "average")
     return [getattr(run, name).tolist() for name in names if hasattr(run, name)]
+
+
+@every
+@pytest.mark.parametrize("odd", [torch.nan, torch.inf])
+def test_a_logit_without_a_surprise(sampler: Any, odd: float) -> None:
+    """NaN ends the row, as with other samplers, infinity is sampled, and neither is learned from."""
+    logits = torch.zeros(1, 1, 40)
+    logits[0, 0, 7] = odd
+    run = begin_sampler(sampler, 1)
+    before = state(run)[1:]
+    [[token]] = SamplingPipeline(None, run)(logits, history_at([3], STREAMS[:1]))[0].tolist()
+
+    assert (-1 if odd != odd else 7) == token
+    assert before == state(run)[1:]
 
 
 class TestInAGenerator:

@@ -191,6 +191,17 @@ class TestFastSampling:
         assert Sample(seed=0)(TopK(3)(logits[1:], history), history.rows([1]))[0, 0] == found[0][1, 0]
 
 
+@pytest.mark.parametrize("k", [701, 2**31 - 1, 2**62, 2**63 - 1])
+def test_more_tokens_than_there_are(k: int) -> None:
+    """They keep everything, and take no memory."""
+    one = torch.ones(1, dtype=torch.int64)
+    history = History(one[None, None], one[None], one, one)
+    logits = torch.randn(1, 1, 700, generator=torch.Generator().manual_seed(k % 97))
+    of_all, _ = SamplingPipeline(None, Sample(seed=0))(logits, history)
+
+    assert torch.equal(of_all, SamplingPipeline(TopK(k), Sample(seed=0))(logits, history)[0])
+
+
 class TestWhereThereIsOne:
     @pytest.mark.parametrize(
         ("chain", "sampler"),

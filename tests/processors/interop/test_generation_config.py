@@ -24,13 +24,16 @@ from decodekit.decoding import (
 )
 from decodekit.neuron_backend import StaticDecoder
 from decodekit.processors import (
+    BadWords,
     Chain,
     ForcedLastToken,
     FrequencyPenalty,
     GenerationParts,
+    MinLength,
     MinNewTokens,
     RemoveInvalid,
     RepetitionPenalty,
+    SequenceBias,
     Temperature,
     TopK,
     TopP,
@@ -457,6 +460,25 @@ class TestToGenerationConfig:
                 given_one = sorted(set([given_one] if isinstance(given_one, int) else given_one))
             assert given_one == mine
 
+    def test_says_what_is_off(self) -> None:
+        """Otherwise ``generate`` would take it from the config that came with the model."""
+        config = to_generation_config(sampler=Sample(seed=0), stop=MaxNewTokens(5))
+
+        assert (1.0, 0, 1.0, 1.0, 0) == (
+            config.temperature,
+            config.top_k,
+            config.top_p,
+            config.repetition_penalty,
+            config.no_repeat_ngram_size,
+        )
+
+    @pytest.mark.parametrize("nothing", [SequenceBias({}), BadWords([])])
+    def test_leaves_out_an_empty_list(self, nothing: Any) -> None:
+        """``generate`` refuses one."""
+        config = to_generation_config(nothing, sampler=Greedy(), stop=MaxNewTokens(5))
+
+        assert (None, None) == (config.sequence_bias, config.bad_words_ids)
+
     def test_takes_a_synthid_watermark(self) -> None:
         """Its settings are the config's."""
         watermark = transformers.SynthIDTextWatermarkingConfig(
@@ -521,6 +543,11 @@ class TestToGenerationConfig:
                 id="time-from-the-first-token",
             ),
             pytest.param({"stop": MaxNewTokens([5, 6])}, "what a generation config can say", id="limits"),
+            pytest.param(
+                {"processors": MinLength(50, [3]) | MinNewTokens(2, [3])},
+                "must have MinLength or MinNewTokens, not both",
+                id="minima",
+            ),
         ],
     )
     def test_refuses_what_no_field_can_say(self, parts: dict[str, Any], message: str) -> None:

@@ -68,7 +68,8 @@ class TestTopH:
         with pytest.raises(ValueError, match=r"'h' must be in \(0, 1\].*: got "):
             TopH(h)
 
-    def test_refuses_to_look_at_none(self) -> None:
-        """Then nothing would stay."""
-        with pytest.raises(ValueError, match="'top_n' must be >= 1: got 0"):
-            TopH(0.5, top_n=0)
+    @pytest.mark.parametrize("n", [0, 2**20 + 1, 2**62])
+    def test_refuses_numbers_of_tokens(self, n: int) -> None:
+        """Of none nothing would stay, and memory is taken for all."""
+        with pytest.raises(ValueError, match=f"'top_n' must be 1 to 1048576: got {n}"):
+            TopH(0.5, top_n=n)
