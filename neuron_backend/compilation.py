@@ -10,7 +10,6 @@ import torch
 from ..decoding.forward_checks import check_row_widths
 from ..decoding.protocols import Processor, Sampler
 from ..decoding.validation import as_tuple, is_whole
-from .kv_cache.masks import MaskPlan
 from .kv_cache.shapes import (
     decoder_shape,
     decoder_tree_widths,
@@ -263,6 +262,9 @@ def check_shapes(
         UnsupportedArchitecture: The config has layers without a mask here, or frequencies that change within
             the positions.
     """
+    # Imported here, as in compile_decoder.
+    from .kv_cache.masks import MaskPlan
+
     shape = decoder_shape(
         config,
         vocab_size=1,
