@@ -55,8 +55,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     # An optional package may be missing.
     except (ValueError, OSError, ImportError) as error:
         print(f"decodekit: {error}", file=sys.stderr)
-        if isinstance(error, OSError):
-            _drop_output()
+        _drop_output()
         return 1
     return status
 

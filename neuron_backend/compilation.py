@@ -274,7 +274,8 @@ def check_shapes(
         scored_width=scored_width,
     )
     # Not named in the config of a model that was built, and is there.
-    for architecture in (config.architectures or [])[:1]:
+    if config.architectures:
+        architecture = config.architectures[0]
         MaskPlan.of_config(config, architecture)
         check_config_rope(config, architecture, shape.max_length)
     decoder_tree_widths(tree_widths, shape.max_length)

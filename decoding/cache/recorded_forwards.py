@@ -64,7 +64,6 @@ class RecordedForwards:
             rows: The rows to feed; others are idle.
 
             after: The sample that is the last token; None if the history has it.
-
         """
         shape, tokens = self._shape, history.ids.numpy()[:, 0]
         ids, cache_pos = np.full((shape.batch_size, 1), -1, np.int64), np.zeros(shape.batch_size, np.int64)

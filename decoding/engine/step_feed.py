@@ -2,8 +2,10 @@
 
 from collections.abc import Sequence
 
+from ..feed_counts import FeedCounts
 from ..history import History
 from ..protocols import Draft
+from ..results.statistics import Statistics
 from ..results.timers import Timers
 from ..scores import Scores
 from ..token_feeder import Fed, TokenFeeder
@@ -47,18 +49,23 @@ def feed_step(
     Returns:
         The tokens before each scored column, and the result of the forward.
     """
-    statistics, lengths = timers.statistics, now.length[:, 0]
+    lengths = now.length[:, 0]
     begun = plan.begun = plan.begun or bool((lengths > now.prompt)[plan.active].any())
     before, copied = feeder.counts, list(feeder.copied)
     reused = _reused(plan.unfed, feeder, now) if plan.unfed else {}
     with timers.phase("target" if begun else "prefill"):
-        seen, fed = _fed(plan, feeder, now, draft, most, exact_width, sample)
-    spent = feeder.counts.since(before)
-    statistics.record_feed(spent, begun)
-    if spent.row_seconds and begun:
-        # For prompts that are fed while other rows decode.
-        statistics.seconds["target"] -= spent.row_seconds
-        statistics.seconds["prefill"] = statistics.seconds.get("prefill", 0.0) + spent.row_seconds
+        seen, ends, need = now, lengths, plan.need
+        if draft.parents is not None:
+            seen = tree_window(now, draft)
+            logits = feeder.feed_tree(now, ends, draft, need > 0)
+            fed = Fed(Scores.of(logits), (need > 0).tolist(), all_ready=True)
+        else:
+            if draft.ids.shape[1]:
+                seen = chain_window(now, draft)
+                drafted = (draft.ids >= 0).sum(dim=1)
+                ends, need = ends + drafted, need * (drafted + 1)
+            fed = plan.feed(now, ends, need, most=most, exact_width=exact_width, sample=sample)
+    _count_spent(timers.statistics, feeder.counts.since(before), begun)
     if plan.unfed:
         plan.unfed = []
         for request in plan.requests:
@@ -71,25 +78,12 @@ def feed_step(
     return seen, fed
 
 
-def _fed(
-    plan: StepPlan,
-    feeder: TokenFeeder,
-    now: History,
-    draft: Draft,
-    most: int | None,
-    exact_width: bool,
-    sample: bool,
-) -> tuple[History, Fed]:
-    """The tokens before each scored column, and the result of the forward."""
-    seen, ends, need = now, now.length[:, 0], plan.need
-    if draft.parents is not None:
-        logits = feeder.feed_tree(now, ends, draft, need > 0)
-        return tree_window(now, draft), Fed(Scores.of(logits), (need > 0).tolist(), all_ready=True)
-    if draft.ids.shape[1]:
-        seen = chain_window(now, draft)
-        drafted = (draft.ids >= 0).sum(dim=1)
-        ends, need = ends + drafted, need * (drafted + 1)
-    return seen, plan.feed(now, ends, need, most=most, exact_width=exact_width, sample=sample)
+def _count_spent(statistics: Statistics, spent: FeedCounts, begun: bool) -> None:
+    statistics.record_feed(spent, begun)
+    if spent.row_seconds and begun:
+        # For prompts that are fed while other rows decode.
+        statistics.seconds["target"] -= spent.row_seconds
+        statistics.seconds["prefill"] = statistics.seconds.get("prefill", 0.0) + spent.row_seconds
 
 
 def _reused(rows: Sequence[int], feeder: TokenFeeder, now: History) -> dict[int, int]:
