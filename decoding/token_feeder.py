@@ -64,6 +64,11 @@ class TokenFeeder(Protocol):
         ...
 
     @property
+    def skips_padding(self) -> bool:
+        """Whether padding takes less time than tokens."""
+        ...
+
+    @property
     def copied(self) -> list[int]:
         """The tokens that each row was copied from others so far, rather than fed."""
         ...

@@ -9,7 +9,7 @@ import torch
 from numpy.typing import NDArray
 
 from ..common_prefix_length import common_prefix_length
-from ..optional_protocols import CopiesRows, FeedsRows, copies_rows, row_widths
+from ..optional_protocols import CopiesRows, FeedsRows, copies_rows, does_skip_padding, row_widths
 from ..protocols import Decoder
 from .cached_tokens import CachedTokens
 
@@ -59,6 +59,7 @@ class RowFeeder:
         self.widths = row_widths(decoder)
         """Columns of the forwards of one row; empty if there are none."""
 
+        self._skips_padding = does_skip_padding(decoder)
         self.copies = copies_rows(decoder)
         """Whether rows can be copied."""
 
@@ -90,8 +91,8 @@ class RowFeeder:
 
             wanted: How many of the last ones are scored, which are left to the scoring forward.
 
-            most: The most columns of these forwards together, but for one forward of the narrowest width.
-                None for any number.
+            most: The most columns of these forwards together, but for one forward of the narrowest width;
+                where the decoder skips padding, the most tokens of a forward. None for any number.
         """
         result = CaughtUp(list(starts), [])
         behind = self._behind(result.starts, ends)
@@ -174,9 +175,13 @@ class RowFeeder:
     def _feed(self, row: int, tokens: Ints, held: int, most: int | None, result: CaughtUp) -> int:
         """Feed one forward of *tokens* from where *row* starts, up to *held*; return its width."""
         start = result.starts[row]
-        fitting = [width for width in self.widths if most is None or width <= most] or self.widths[:1]
-        width = next((one for one in fitting if one >= held - start), fitting[-1])
-        new = tokens[start : min(start + width, held)]
+        lacking, fitting = held - start, self.widths
+        if most is not None and self._skips_padding:
+            lacking = min(lacking, most)
+        elif most is not None:
+            fitting = tuple(width for width in fitting if width <= most) or fitting[:1]
+        width = next((one for one in fitting if one >= lacking), fitting[-1])
+        new = tokens[start : start + min(width, lacking)]
         ids = torch.full((1, width), -1)
         # A wide forward scores its last column, so tokens are right-aligned.
         indent = width - len(new) if width > self._shape.scored_width else 0

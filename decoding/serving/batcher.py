@@ -28,7 +28,7 @@ from ..results.timers import Timers
 from ..token_feeder import TokenFeeder
 from ..validation import a_whole_number, is_whole, stream_numbers
 from .batched_request import CANCELLED, TIMEOUT, BatchedRequest
-from .prefill_pace import PrefillPace
+from .prefill_pace import prefill_pace
 from .request_handle import RequestHandle
 from .request_options import RequestOptions
 from .request_table import RequestTable, Told
@@ -78,7 +78,8 @@ class Batcher:
     )
     """
     Columns of a prompt that are fed beside rows that decode: the widest compiled width (of the row widths, if
-    there are any) that is at most this, else the narrowest. None for the widest.
+    there are any) that is at most this, else the narrowest. Where forwards of one row skip padding, as many
+    tokens. None for the widest.
     """
 
     max_gap: float | None = attrs.field(default=None, validator=validators.optional(validators.gt(0)))
@@ -142,9 +143,8 @@ class Batcher:
             )
         self._feeder = feeder_of(self.decoder)
         self._timers = Timers(Statistics(bit_exact=is_bit_exact(self.decoder)))
-        widths = self._feeder.row_widths or self.decoder.shape.widths
-        most = widths[-1] if self.prefill_width is None else self.prefill_width
-        pace, line = PrefillPace(widths, most, self.max_gap), WaitingLine(self.ageing)
+        pace = prefill_pace(self._feeder, self.prefill_width, self.max_gap)
+        line = WaitingLine(self.ageing)
         self._table = RequestTable(self._feeder, self._timers, pace, line, self.exact_width)
         _batchers.add(self)
 

@@ -11,7 +11,7 @@ from ..results.timers import Timers
 from ..text.per_tokenizer import tokenizers_unchanged
 from ..token_feeder import TokenFeeder
 from .batched_request import BatchedRequest
-from .prefill_pace import PrefillPace
+from .prefill_pace import prefill_pace
 from .request_table import RequestTable
 from .waiting_line import WaitingLine
 
@@ -44,9 +44,8 @@ def events_of_many(
         ValueError: A part cannot share a decoder, such as a drafter that grows trees, or a processor has a
             value for each row.
     """
-    widths = feeder.row_widths or feeder.shape.widths
     # All have the same priority, so that the order is that of the prompts.
-    table = RequestTable(feeder, timers, PrefillPace(widths, widths[-1]), WaitingLine(1.0), exact_width)
+    table = RequestTable(feeder, timers, prefill_pace(feeder), WaitingLine(1.0), exact_width)
     with tokenizers_unchanged():
         table.waiting.add(_requests(parts, feeder, history, timers, logprobs))
     return _events(table, parts, timers)

@@ -87,7 +87,7 @@ class RequestTable:
         width, tokens = self._chunk(self.feeder.counts.since(before))
         # The time of a forward that was queued before is not that of the step.
         if width and not self._loop.was_ahead:
-            self.pace.learn(width, time.perf_counter() - started, whole=tokens >= width)
+            self.pace.learn(width, tokens, time.perf_counter() - started)
         told: list[Told] = [
             answer
             for active, outputs, learn in results

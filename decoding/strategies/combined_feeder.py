@@ -71,6 +71,11 @@ class CombinedFeeder:
         return tuple(sorted({width for widths in every for width in widths})) if all(every) else ()
 
     @property
+    def skips_padding(self) -> bool:
+        """Whether padding takes less time than tokens in all decoders."""
+        return all(one.skips_padding for one in self.feeders)
+
+    @property
     def copied(self) -> list[int]:
         """The tokens that each row was copied in all decoders."""
         return self._least([one.copied for one in self.feeders])

@@ -75,6 +75,11 @@ class GuidedFeeder:
         return self.inner.row_widths
 
     @property
+    def skips_padding(self) -> bool:
+        """See :class:`~..token_feeder.TokenFeeder`."""
+        return self.inner.skips_padding
+
+    @property
     def copied(self) -> list[int]:
         """The tokens that each row was copied so far, those of negative prompts left out."""
         return self.inner.copied[: self.shape.batch_size]

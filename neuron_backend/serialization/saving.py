@@ -110,7 +110,8 @@ def _write(
     else:
         # In one file, whatever its size.
         with without_bars():
-            model.save_pretrained(folder, state_dict=dict(weights), max_shard_size="1000TB")
+            apart = {name: _storage_of_its_own(tensor) for name, tensor in weights.items()}
+            model.save_pretrained(folder, state_dict=apart, max_shard_size="1000TB")
     if tokenizer is not None:
         tokenizer.save_pretrained(folder)
     save_file(constants(decoder), folder / CONSTANTS)
@@ -119,6 +120,19 @@ def _write(
         path.parent.mkdir(exist_ok=True)
         path.write_bytes(package.content)
     _manifest(decoder, folder).write(folder)
+
+
+def _storage_of_its_own(tensor: Tensor) -> Tensor:
+    """
+    *tensor* as the whole of a storage, without a copy.
+
+    Fused projections are views of one storage. transformers would copy them, all before it writes the first.
+    """
+    is_whole = tensor.nbytes == tensor.untyped_storage().nbytes()
+    if is_whole or not tensor.is_contiguous() or tensor.device.type != "cpu":
+        return tensor
+    octets = tensor.detach().reshape(-1).view(torch.uint8)
+    return torch.from_numpy(octets.numpy()).view(tensor.dtype).reshape(tensor.shape)
 
 
 def _manifest(decoder: StaticDecoder, folder: Path) -> Manifest:

@@ -5,6 +5,8 @@ from typing import TYPE_CHECKING, ClassVar, Protocol, runtime_checkable
 
 from torch import Tensor
 
+from ..progress import stage
+
 if TYPE_CHECKING:
     from ..artifacts.fingerprint import ModelFingerprint
     from ..artifacts.manifest import Manifest
@@ -175,3 +177,10 @@ def check_target(target: object) -> None:
     """
     if isinstance(target, type) or not isinstance(target, Target):
         raise TypeError(f"'target' must be a target such as NativeTarget(): got {target!r}")
+
+
+def compile_again(target: Target, decoder: "StaticDecoder") -> None:
+    """Compile the loaded *decoder*, whose saved programs are not trusted, and tell its progress why."""
+    with stage(decoder.progress, "compiling again: the saved programs were compiled elsewhere") as notes:
+        target.compile(decoder)
+        notes.text = "a copy saved here loads without compiling"

@@ -22,7 +22,7 @@ from ...quantization.quantized_matmul import arrange_for_kernels
 from ...row_steps import RowStep
 from ...step import DecoderStep, Step, TreeStep, tensors_of
 from ..compiler_cache import private_compiler_cache
-from ..target import NOT_SAVED
+from ..target import NOT_SAVED, compile_again
 from . import aoti, toolchain
 from .kernel_library import KernelDtypes, Library, NoLibrary
 from .program_loading import CpuProgram, load_program
@@ -94,7 +94,7 @@ class CpuTarget:
             _lay_out_weights(decoder)
             self._run(decoder, packages, compiled=False)
         else:
-            self.compile(decoder)
+            compile_again(self, decoder)
 
     def load_stored(
         self,

@@ -26,7 +26,7 @@ from ...step import program_name
 from ...tensor_parallel.ranks import Ranks
 from ..device_tensors import place_cache, place_graph
 from ..row_programs import for_rows
-from ..target import NOT_SAVED
+from ..target import NOT_SAVED, compile_again
 from .detect import neuron_versions, probe
 from .native_program import Backend, NativeProgram, SpanProgram
 from .neuron_environment import (
@@ -174,8 +174,11 @@ class NativeTarget:
         known = package is not None and (trust_programs or trust.is_recorded(package.content))
         # All ranks must agree: those that compile also compare, and would wait for the others.
         agreed = known if decoder.ranks is None else decoder.ranks.all_agree(known)
-        if package is None or not agreed:
+        if package is None:
             self.compile(decoder)
+            return
+        if not agreed:
+            compile_again(self, decoder)
             return
         with environment_variables(self._variables(decoder.ranks)):
             self._require_device()

@@ -25,7 +25,7 @@ from ...lowering.step_graphs import ProgramShape
 from ...progress import stage
 from ...tensor_parallel.cores import Cores
 from ..row_programs import for_rows
-from ..target import NOT_SAVED
+from ..target import NOT_SAVED, compile_again
 from .functional_step import INPUTS, FunctionalStep, padding
 from .model_builder import ModelBuilderWay
 from .neuron_environment import with_logical_cores
@@ -168,7 +168,7 @@ class TracedTarget:
         if not trust_programs and not all(
             trust.is_recorded(package.content) for package in packages.values()
         ):
-            self.compile(decoder)
+            compile_again(self, decoder)
             return
         facts = _facts(packages)
         way = attrs.evolve(self, way=facts["way"])._way(decoder)

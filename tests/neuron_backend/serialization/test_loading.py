@@ -164,9 +164,13 @@ class TestTrust:
         (saved / "programs/width_2.zip").write_bytes(b"not to be run")
         rewrite(saved)
 
-        loaded = load_decoder(saved)
+        told = []
+
+        loaded = load_decoder(saved, progress=told.append)
 
         assert loaded.compiled
+        again = [stage for stage in told if "the saved programs were compiled elsewhere" in stage.name]
+        assert [stage.note for stage in again] == ["", "a copy saved here loads without compiling"]
         for expected, found in zip(script(compiled), script(loaded), strict=True):
             torch.testing.assert_close(expected, found, atol=1e-5, rtol=1e-5)
 

@@ -9,6 +9,7 @@ from safetensors.torch import load_file
 
 from decodekit.neuron_backend import CompiledDecoder, load_decoder
 from decodekit.neuron_backend.artifacts.manifest import Manifest
+from decodekit.neuron_backend.models.fused_projections import fuse_projections
 from decodekit.neuron_backend.serialization import saving
 
 
@@ -38,6 +39,22 @@ def test_tied_weights_are_stored_once(tiny_model, tmp_path):
 
     assert "lm_head.weight" not in load_file(tmp_path / "decoder" / "model.safetensors")
     assert load_decoder(tmp_path / "decoder").shape == decoder.shape
+
+
+def test_fused_weights_are_written_without_copies(tiny_model, tmp_path, monkeypatch):
+    """Copies of tensors that share a storage are a third of a model more in memory."""
+    model = copy.deepcopy(tiny_model("llama"))
+    fuse_projections(model)
+    decoder = CompiledDecoder(model, max_length=16, widths=(1,))
+    weights = {name: tensor.clone() for name, tensor in model.state_dict().items()}
+    parameters = {tensor.data_ptr() for tensor in model.state_dict().values()}
+    copied, clone = [], torch.Tensor.clone
+    monkeypatch.setattr(torch.Tensor, "clone", lambda self: (copied.append(self.data_ptr()), clone(self))[1])
+    decoder.save(tmp_path / "decoder")
+    stored = load_file(tmp_path / "decoder" / "model.safetensors")
+
+    assert parameters.isdisjoint(copied)
+    assert all(torch.equal(weights[name], tensor) for name, tensor in stored.items())
 
 
 def test_a_folder_of_something_else_is_refused(llama, tmp_path):
