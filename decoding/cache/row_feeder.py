@@ -98,7 +98,9 @@ class RowFeeder:
         behind = self._behind(result.starts, ends)
         if self.copies:
             for row in behind:
-                self._copy(row, tokens[row], ends[row] - wanted[row], result)
+                # A row that waits for its turn copies once then, not what is new in every step.
+                least = ends[row] - self._scored if row in self._waiting else 0
+                self._copy(row, tokens[row], ends[row] - wanted[row], least, result)
             behind = self._behind(result.starts, ends)
         self._waiting = []
         lacking = {row: (result.starts[row], ends[row] - wanted[row]) for row in behind}
@@ -107,7 +109,8 @@ class RowFeeder:
         left = most
         for row, (_, held) in lacking.items():
             if self.copies:
-                self._copy(row, tokens[row], held, result)
+                least = 0 if left is None or left > 0 else ends[row] - self._scored
+                self._copy(row, tokens[row], held, least, result)
             while ends[row] - result.starts[row] > self._scored and (left is None or left > 0):
                 width = self._feed(row, tokens[row], held, left, result)
                 left = None if left is None else left - width
@@ -155,14 +158,18 @@ class RowFeeder:
             earlier.append((row, stop))
         return total
 
-    def _copy(self, row: int, tokens: Ints, held: int, result: CaughtUp) -> None:
-        """Copy what another row holds of *tokens*, up to *held*, if it is more than *row* itself holds."""
+    def _copy(self, row: int, tokens: Ints, held: int, least: int, result: CaughtUp) -> None:
+        """
+        Copy what another row holds of *tokens*, up to *held*, if it is more than *row* itself holds.
+
+        Fewer than *least* tokens are not copied.
+        """
         start = result.starts[row]
         source, shared = row, start
         for other, valid in enumerate(self._cached.valid):
             if valid > shared and (common := self._cached.common(other, tokens, held)) > shared:
                 source, shared = other, common
-        if source == row:
+        if source == row or shared < least:
             return
         sources = torch.arange(self._shape.batch_size)
         sources[row] = source

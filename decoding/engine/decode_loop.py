@@ -166,6 +166,11 @@ class DecodeLoop:
         request.paused = paused
         self._plan = None
 
+    def missing(self) -> list[int]:
+        """How many of each row's tokens the decoder's cache lacks."""
+        with self.feeder.lock:
+            return self.feeder.missing(self.history, torch.tensor(self._length)).tolist()
+
     def step(self, most: int | None = None, drafts: bool = True) -> list[StepResult]:
         """
         Advance the requests by one step.
@@ -184,7 +189,12 @@ class DecodeLoop:
         plan = self._plan
         if plan is None:
             plan = self._plan = plan_step(
-                self.requests, len(self._length), self.feeder, self._overlap, self._shares_device
+                self.requests,
+                len(self._length),
+                self.feeder,
+                self._overlap,
+                self._shares_device,
+                self.exact_width,
             )
         if not plan.requests:
             return []

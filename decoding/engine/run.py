@@ -107,6 +107,11 @@ class Run:
         """Whether to sample on the device; not if the verification of *draft* reads scores only."""
         return self.on_device and (self._reads_target_tokens or not draft.ids.shape[1])
 
+    @property
+    def may_leave_device(self) -> bool:
+        """Whether a draft may keep the device from sampling in some steps."""
+        return self.drafting is not None and not self._reads_target_tokens
+
     def require_shareable(self) -> None:
         """
         Refuse parts that cannot run beside other requests.

@@ -54,6 +54,7 @@ def plan_step(
     feeder: TokenFeeder,
     overlap: Overlap | None,
     shares_device: bool,
+    exact_width: bool,
 ) -> StepPlan:
     """
     Plan the steps of a table.
@@ -68,6 +69,8 @@ def plan_step(
         overlap: Feeds requests that run ahead; None if the decoder cannot.
 
         shares_device: Whether the device may sample for several requests (:func:`device_may_be_shared`).
+
+        exact_width: Whether one program feeds all tokens.
     """
     taking = [one for one in requests if one.active and not one.paused and not one.failed]
     active = [row for request in taking for row in request.table_rows()]
@@ -77,6 +80,8 @@ def plan_step(
     on_device = (alone or shares_device) and all(
         request.run.on_device and (alone or request.run.pipeline.row_independent) for request in taking
     )
+    # The program that samples is another one: what the other has fed would be fed again at each change.
+    on_device = on_device and not (exact_width and any(one.run.may_leave_device for one in taking))
     may_draft = any(request.run.drafting is not None for request in taking)
     runs_ahead = on_device and all(request.runs_ahead for request in taking)
     feed = overlap.feed if overlap is not None and runs_ahead else feeder.feed

@@ -45,6 +45,9 @@ class RequestTable:
     _seated: dict[ActiveRequest, BatchedRequest] = attrs.field(factory=dict, init=False)
     _pins: RowPins = attrs.field(factory=RowPins, init=False)
     _failures: list[Told] = attrs.field(factory=list, init=False)
+    _lacked: dict[ActiveRequest, int] = attrs.field(factory=dict, init=False)
+    """The tokens that requests which were not scored lacked after the last step."""
+
     _loop: DecodeLoop = attrs.field(init=False)
 
     def __attrs_post_init__(self) -> None:
@@ -82,8 +85,12 @@ class RequestTable:
         if not running:
             return self._taken_failures()
         most, drafts = self._columns(running)
+        if self._is_overwritten():
+            # Another user of the decoder may do so again between any two steps, and chunks would never end.
+            most = None
         before, started = self.feeder.counts, time.perf_counter()
         results = self._loop.step(most, drafts)
+        self._lacked = self._lacking_after({active for active, _, _ in results})
         width, tokens = self._chunk(self.feeder.counts.since(before))
         # The time of a forward that was queued before is not that of the step.
         if width and not self._loop.was_ahead:
@@ -191,6 +198,24 @@ class RequestTable:
         prompt = request.prompt
         row = -1 if request.seat is None else request.seat.rows.start
         return len(prompt) - self.feeder.overlap(prompt)[row]
+
+    def _is_overwritten(self) -> bool:
+        """Whether a request lacks more than after the last step, since another user fed its row."""
+        if not self._lacked:
+            return False
+        missing = self._loop.missing()
+        return any(
+            active in self._seated and missing[active.rows.start] > lacked
+            for active, lacked in self._lacked.items()
+        )
+
+    def _lacking_after(self, scored: set[ActiveRequest]) -> dict[ActiveRequest, int]:
+        """What the running requests other than *scored* lack."""
+        unscored = [one for one in self._seated if not one.paused and one not in scored]
+        if not unscored:
+            return {}
+        missing = self._loop.missing()
+        return {active: missing[active.rows.start] for active in unscored}
 
     def _leave(self, request: BatchedRequest) -> None:
         if request.seat is not None and request.seated_time is not None:

@@ -40,7 +40,9 @@ class DraftModel:
     def catch_up(self, history: History, rows: torch.Tensor, most: int) -> torch.Tensor:
         """See :class:`~decodekit.decoding.optional_protocols.CatchesUp`."""
         feeder = feeder_of(self.decoder)
-        positions = self.decoder.shape.max_length
+        positions, widths = self.decoder.shape.max_length, self.decoder.shape.widths
+        # The target adds a token a step, so one that is fed a token a step never catches up.
+        room = max(most, next((width for width in widths if width > 1), most))
         length = history.length[:, 0].clamp(max=positions)
         # What the cache cannot hold is not drafted for, so that nothing is lacking.
         fits = history.length[:, 0] <= positions
@@ -48,7 +50,7 @@ class DraftModel:
             behind = feeder.missing(history, length) * fits
             late = rows & (behind > most)
             if late.any():
-                feeder.feed(history, length, late.long(), most=most)
+                feeder.feed(history, length, late.long(), most=room)
                 behind = feeder.missing(history, length) * fits
         return behind
 

@@ -1,5 +1,7 @@
 """Rows that are fed by themselves, and rows that are copied, before all are scored together."""
 
+import itertools
+
 import pytest
 import torch
 from hypothesis import given, strategies as st
@@ -116,6 +118,20 @@ class TestFeed:
         assert fed.all_ready
         assert 16 + 4 == slots.counts.tokens
         assert [0, 16, 16, 16] == slots.copied
+
+    def test_rows_that_wait_copy_once(self) -> None:
+        """Not what is new in every step: a copy takes as long as all that is held."""
+        slots = Slots(decoder(rows=4, row_widths=(16,), copies_rows=True))
+        prompt = [3, 1, 4, 1, 5, 9, 2, 6, 5, 3] * 6
+        copied = [list(slots.copied)]
+        while not feed(slots, [prompt] * 4, [1] * 4, most=16).all_ready:
+            copied.append(list(slots.copied))
+        copied.append(list(slots.copied))
+
+        changes = [sum(map(int.__ne__, *both)) for both in itertools.pairwise(copied)]
+        assert 3 == sum(changes)
+        assert [0, *slots.copied[1:]] == slots.copied
+        assert 59 - 16 <= slots.copied[1]
 
     def test_what_another_row_holds_is_copied(self) -> None:
         """Without forwards of one row too."""

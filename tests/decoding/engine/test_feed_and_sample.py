@@ -84,6 +84,16 @@ PROMPTS = [[1, 2, 3], [4] * 25]
 
 
 class TestGeneration:
+    def test_one_program_feeds_all_where_drafts_need_the_host(self) -> None:
+        """Tokens of the program that samples would be fed again at the first draft."""
+        host, device, _ = both(
+            PROMPTS, SAMPLERS["sample"], "lookup", exact_width=True, verification=RejectionSampling()
+        )
+
+        assert host.statistics.drafted
+        assert host.ids == device.ids
+        assert host.statistics.tokens_fed == device.statistics.tokens_fed
+
     @every_sampler
     @pytest.mark.parametrize("exact_width", [False, True])
     @pytest.mark.parametrize("drafter", drafters(Greedy()))

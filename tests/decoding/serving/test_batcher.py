@@ -1121,3 +1121,38 @@ class TestManyPrompts:
             generator.stream([[1], [2], [3]])
 
         assert [] == decoder.forwards
+
+
+@pytest.mark.parametrize("rows", [1, 2])
+def test_batchers_that_share_a_decoder_take_turns(rows: int) -> None:
+    """Each overwrites the other's chunks; a prompt that was overwritten is fed and scored in one step."""
+    decoder, parts = scripted(rows), parts_of(stop=MaxNewTokens(3))
+    prompts = [[[first + 4 * side] * 36 for first in range(1, 1 + rows)] for side in range(2)]
+    batchers = [Batcher(decoder), Batcher(decoder)]
+    handles = [
+        [batcher.submit(parts, prompt) for prompt in own]
+        for batcher, own in zip(batchers, prompts, strict=True)
+    ]
+    for _ in range(40):
+        for batcher in batchers:
+            batcher.step()
+
+    for own, asked in zip(handles, prompts, strict=True):
+        for handle, prompt in zip(own, asked, strict=True):
+            assert handle.done
+            assert alone(prompt, stop=MaxNewTokens(3)) == given(handle)
+
+
+def test_a_draft_model_catches_up_at_the_narrowest_pace() -> None:
+    """A token a step is what the target adds."""
+    target = scripted(2)
+    batcher = Batcher(target, prefill_width=1)
+    parts = Generator(
+        target, drafter=DraftModel(scripted(2)), num_draft_tokens=4, stop=MaxNewTokens(20)
+    ).parts
+    prompts = [[1, 2, 3], [4, 5, 6]]
+    handles = [batcher.submit(parts, prompt) for prompt in prompts]
+
+    for handle, prompt in zip(handles, prompts, strict=True):
+        assert alone(prompt, stop=MaxNewTokens(20)) == given(handle)
+        assert handle.statistics.drafted
