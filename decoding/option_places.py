@@ -12,7 +12,7 @@ _PLACES = {
     "max_tokens": "stop=MaxNewTokens(...)",
     "max_time": "stop=MaxNewTokens(...) | MaxTime(...)",
     "min_new_tokens": "processors=MinNewTokens(...)",
-    "stop_strings": "stop=MaxNewTokens(...) | StopStrings(...)",
+    "stop_strings": "stop=MaxNewTokens(...) | StopStrings(..., tokenizer)",
     "eos_token_id": "end_of_sequence=...",
     "temperature": "processors=Temperature(...), sampler=Sample(seed=...)",
     "top_k": "processors=TopK(...), sampler=Sample(seed=...)",

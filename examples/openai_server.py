@@ -134,11 +134,11 @@ def main() -> None:
             flag = next(iter(given)).replace("_", "-")
             raise ValueError(f"--{flag} is fixed in a saved decoder: {options.model}")
         tokenizer = load_chat_tokenizer(options.model, saved)
+        if not saved:
+            given.setdefault("batch_size", 4)
+        generator = Generator.from_pretrained(options.model, tokenizer=tokenizer, cache=not saved, **given)
     except (ImportError, OSError, ValueError) as error:
         parser.error(str(error))
-    if not saved:
-        given.setdefault("batch_size", 4)
-    generator = Generator.from_pretrained(options.model, tokenizer=tokenizer, **given)
     batcher = Batcher(generator.decoder, max_waiting=options.max_waiting)
     # Absolute, since "." has no last part.
     server = ChatServer(generator, options.name or pathlib.Path(options.model).absolute().name, batcher)

@@ -62,6 +62,9 @@ def generator_of(
         check_prompt(tokenizer, source.positions)
     parts = _parts(options, tokenizer)
     target = source.load_or_compile(tokenizer) if kept is None else kept
+    # Of a GGUF file it is made with the model.
+    config = target.generation_config if is_gguf(options.model) else own_generation_config(options.model)
+    parts["end_of_sequence"] = _ends_of_sequence(config, tokenizer)
     if options.draft is None:
         return Generator(target, **parts)
     most = min(scored_width(options), target.shape.scored_width) - 1
@@ -77,7 +80,10 @@ def _check_vocabularies(source: DecoderSource, draft: DecoderSource) -> None:
     """Refuse a draft model of another vocabulary before both are compiled, where the sizes are known."""
     own, other = source.vocab_size, draft.vocab_size
     if own is not None and other is not None and own != other:
-        raise ValueError(f"--draft must have the vocabulary of --model, {own} ids: got {other}")
+        raise ValueError(
+            f"--draft must have the vocabulary of --model, {own} ids: got {other}. In Python, CommonTokens "
+            "drafts with the tokens that two vocabularies share"
+        )
 
 
 def _without_effect(options: argparse.Namespace, draft_model: str | None) -> Iterator[str]:
@@ -127,7 +133,6 @@ def _parts(options: argparse.Namespace, tokenizer: Any) -> dict[str, Any]:
         "sampler": Greedy() if options.temp == 0 else Sample(seed=options.seed),
         "stop": stop,
         "tokenizer": tokenizer,
-        "end_of_sequence": _ends_of_sequence(options.model, tokenizer),
     }
 
 
@@ -160,9 +165,8 @@ def _drafter(lookup: str) -> Any:
     return PromptLookup() if lookup == "lookup" else SuffixAutomaton()
 
 
-def _ends_of_sequence(model: str, tokenizer: Any) -> Any:
-    """End-of-sequence ids of the tokenizer and of the generation config."""
-    config = own_generation_config(model)
+def _ends_of_sequence(config: Any, tokenizer: Any) -> Any:
+    """End-of-sequence ids of the tokenizer and of the generation config, if there is one."""
     ends = {*_several(None if config is None else config.eos_token_id), *_several(tokenizer.eos_token_id)}
     return sorted(ends) or AUTO
 

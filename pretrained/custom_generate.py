@@ -75,7 +75,7 @@ def decodekit_generate(
     ``generate`` keeps ``streamer``, ``assistant_model`` and ``tokenizer`` from custom functions. Bind a
     streamer, and the tokenizer that decodes for it, with ``functools.partial(decodekit_generate,
     streamer=streamer, tokenizer=tokenizer)``; give ``drafter`` in place of an assistant, and
-    ``stop=StopStrings(...)`` in place of ``stop_strings``.
+    ``stop=StopStrings(texts, tokenizer)`` in place of ``stop_strings``.
 
     Args:
         model: The one whose ``generate`` is called.

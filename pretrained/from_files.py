@@ -163,7 +163,10 @@ def configured(parts: Mapping[str, Any], config: Any) -> dict[str, Any]:
     # A stop that is given leaves nothing to be read from the config.
     if "stop" in parts:
         config.stop_strings = None
-    found = from_generation_config(config, seed=None, tokenizer=tokenizer)
+    try:
+        found = from_generation_config(config, seed=None, tokenizer=tokenizer)
+    except ValueError as error:
+        raise ValueError(f"{error}. Here, pass generation_config=None, or a changed one") from error
     others = {"start_of_sequence": starts, "end_of_sequence": ends}
     return {**found.as_arguments(), **with_draft_length(config, parts), **others}
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from .gguf_parsing import parsed_once
-from .gguf_settings import complete_config, complete_model
+from .gguf_settings import complete_config, complete_generation_config, complete_model
 from .unsupported import UnsupportedArchitecture
 from .without_bars import without_gguf_bar
 
@@ -99,6 +99,8 @@ def load_gguf_model(path: str | PathLike[str], dtype: torch.dtype | None) -> "Pr
         reason = f"{file} lacks {len(missing)} of its weights, such as {missing[0]}"
         raise UnsupportedArchitecture(type(model).__name__, reason)
     complete_model(model, file)
+    if model.generation_config is not None:
+        complete_generation_config(model.generation_config, file)
     return model
 
 

@@ -2,8 +2,9 @@
 Settings of a GGUF file that transformers' loader leaves out.
 
 A base, a linear scaling, a window and biases go into the config; RoPE factors of Llama 3.1, a tensor of the
-file, into the model. Others change its text and are refused where the config that transformers made of the
-file lacks them. The names are those of llama.cpp's ``gguf-py/gguf/constants.py``.
+file, into the model; ends of turns into the generation config. Others change its text and are refused where
+the config that transformers made of the file lacks them. The names are those of llama.cpp's
+``gguf-py/gguf/constants.py``.
 """
 
 import math
@@ -17,7 +18,7 @@ from torch import Tensor
 from .unsupported import UnsupportedArchitecture
 
 if TYPE_CHECKING:
-    from transformers import PretrainedConfig, PreTrainedModel
+    from transformers import GenerationConfig, PretrainedConfig, PreTrainedModel
 
 _FACTORS = "rope_freqs.weight"
 _OFF = 1e29
@@ -38,6 +39,9 @@ _LARGEST_GEMMA = {"gemma2": 46, "gemma3_text": 62}
 
 _PLACES = {".bias": ("bias",), ".attn_q_norm.weight": ("q_norm", "q_layernorm", "query_layernorm")}
 """Endings of a file's names, and parts of transformers' names for them; StableLM 2 12B has norms of heads."""
+
+_ENDS = ("eos", "eot", "eom")
+"""Ends of a text, of a turn and of a message: llama.cpp stops at each of them."""
 
 _LONG_FACTORS = ("rope_factors_long.weight", "rope_factors_short.weight")
 
@@ -94,6 +98,16 @@ def complete_model(model: "PreTrainedModel", path: str | PathLike[str]) -> None:
     if _FACTORS in tensors:
         factors = torch.tensor(tensors[_FACTORS].data, dtype=torch.float32).flatten()
         _divide_frequencies(name, model, factors)
+
+
+def complete_generation_config(config: "GenerationConfig", path: str | PathLike[str]) -> None:
+    """Add all end tokens of the file *path* to those of *config*."""
+    fields = map(_reader(path).get_field, (f"tokenizer.ggml.{kind}_token_id" for kind in _ENDS))
+    ends = {field.parts[field.data[0]][0].item() for field in fields if field is not None}
+    own = config.eos_token_id
+    ends |= set() if own is None else {own} if isinstance(own, int) else set(own)
+    if ends:
+        config.eos_token_id = sorted(ends)
 
 
 def _reader(path: str | PathLike[str]) -> Any:

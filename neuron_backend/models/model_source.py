@@ -141,9 +141,11 @@ def not_found_by_name(path: str | PathLike[str], name: str) -> Iterator[None]:
     except OSError as error:
         if Path(path).exists():
             raise
+        hint = " (of a repository of GGUF files, download one and give its path)"
         raise FileNotFoundError(
             f"{name} must be a folder, or the id of a model on the hub: got {str(path)!r}; no folder is "
-            f"called so, and the hub, or its cache where it is out of reach, has no such model: {error}"
+            "called so, and the hub, or its cache where it is out of reach, has no such model in "
+            f"transformers' format{hint if 'gguf' in str(path).lower() else ''}: {error}"
         ) from error
 
 

@@ -33,7 +33,8 @@ class DraftModel:
         own = self.decoder.shape
         if own.vocab_size != target.vocab_size:
             raise ValueError(
-                f"the draft's vocabulary must be the target's, {target.vocab_size}: got {own.vocab_size}"
+                f"the draft's vocabulary must be the target's, {target.vocab_size}: got {own.vocab_size}. "
+                "CommonTokens drafts with the tokens that two vocabularies share"
             )
         check_rows(self.decoder, target)
 

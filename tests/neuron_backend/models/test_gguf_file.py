@@ -75,7 +75,7 @@ def write_gguf(
         if field not in (None, -1):
             _add(writer, f"{architecture}.{name}", _setting(model.config, field))
     for name, value in (settings or {}).items():
-        _add(writer, f"{architecture}.{name}", value)
+        _add(writer, name if name.startswith("tokenizer.") else f"{architecture}.{name}", value)
     processor = TENSOR_PROCESSORS.get(architecture, TensorProcessor)
     names = get_gguf_hf_weights_map(model, processor(config=model.config.to_dict()), architecture)
     state: dict[str, Tensor] = model.state_dict()

@@ -45,6 +45,16 @@ def test_rope_factors_divide_the_frequencies(tmp_path: Path) -> None:
         assert torch.equal(logits_of(decoder), logits_of(other))
 
 
+def test_turns_end_where_the_file_says(tmp_path: Path) -> None:
+    """Chat models end a turn with another token than a text."""
+    settings = {"tokenizer.ggml.eos_token_id": 1, "tokenizer.ggml.eot_token_id": 7}
+    path = write_gguf(tmp_path / "tiny.gguf", made("llama"), "llama", settings=settings)
+    decoder = decoder_of(path)
+
+    assert decoder.generation_config is not None
+    assert {1, 7} <= set(decoder.generation_config.eos_token_id)
+
+
 def test_rope_factors_of_one_change_nothing(tmp_path: Path) -> None:
     """Nor the config."""
     path = write_gguf(
