@@ -21,10 +21,16 @@ from decodekit.neuron_backend.targets.cpu.instruction_limit import instruction_l
         ({"ONEDNN_MAX_CPU_ISA": "SSE41"}, "portable"),
         ({"DECODEKIT_MAX_CPU_ISA": "AVX512"}, "avx512"),
         ({"DECODEKIT_MAX_CPU_ISA": "amx", "ONEDNN_MAX_CPU_ISA": "AVX2"}, "amx"),
+        ({"ATEN_CPU_CAPABILITY": "avx512"}, "amx"),
+        ({"ATEN_CPU_CAPABILITY": "avx2"}, "avx2"),
+        ({"ATEN_CPU_CAPABILITY": "default"}, "portable"),
+        ({"ATEN_CPU_CAPABILITY": "avx2", "DECODEKIT_MAX_CPU_ISA": "amx"}, "avx2"),
+        ({"ATEN_CPU_CAPABILITY": "avx2", "DECODEKIT_MAX_CPU_ISA": "portable"}, "portable"),
+        ({"ATEN_CPU_CAPABILITY": "sve256"}, "amx"),
     ],
 )
 def test_limit(environment, limit):
-    """The own variable counts before oneDNN's."""
+    """The own variable counts before oneDNN's; torch's binds its compiler, so it lowers both."""
     assert limit == instruction_limit(environment)
 
 
