@@ -1,5 +1,6 @@
 """The guide's decoder by hand, its sessions, its strategies and its beginnings of a text."""
 
+import json
 import pathlib
 import re
 from typing import Any
@@ -135,3 +136,31 @@ def test_beginnings_are_as_the_comments_say(beginnings: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match="must have the tokens of an infilling template"):
         beginnings["infill"](beginnings["chosen"], "def f(", "return x")
     assert beginnings["healing"]("    def __in").text[0].startswith("it__(self")
+
+
+def test_the_stream_of_a_batcher_serves_several_clients() -> None:
+    """The example of server-sent events, over the bundled model, not compiled."""
+    pytest.importorskip("starlette", reason='not installed: pip install "decodekit[serve]"')
+    pytest.importorskip("httpx")
+    from starlette.testclient import TestClient
+
+    section = (ROOT / "docs" / "guide.md").read_text(encoding="utf-8").split("**Server-sent events.**")[1]
+    model = str(ROOT / "examples" / "pair" / "target")
+    target = compile_decoder(model, target="eager", batch_size=2, max_length=64)
+    tokenizer = AutoTokenizer.from_pretrained(model)
+    own = Generator(target, stop=MaxNewTokens(5), tokenizer=tokenizer)
+    names: dict[str, Any] = {"target": target, "generator": own}
+    exec(
+        "from decodekit.decoding import Batcher\nfrom decodekit.streaming import async_server_sent_events",
+        names,
+    )
+    exec(re.findall(r"```python\n(.*?)```", section, re.DOTALL)[0], names)
+    prompts = ["def add(a, b):", "class Stack:"]
+    with TestClient(names["app"]) as client:
+        answers = [client.post("/stream", json={"prompt": prompt}) for prompt in prompts]
+
+    assert [200, 200] == [answer.status_code for answer in answers]
+    for prompt, answer in zip(prompts, answers, strict=True):
+        assert answer.headers["content-type"].startswith("text/event-stream")
+        events = [json.loads(each) for each in re.findall(r"^data: (\{.*\})$", answer.text, re.MULTILINE)]
+        assert own(prompt).text[0] == "".join(event.get("text", "") for event in events)
