@@ -43,9 +43,7 @@ class PrefillPace(Protocol):
         ...
 
 
-def prefill_pace(
-    feeder: TokenFeeder, most: int | None = None, max_gap: float | None = None
-) -> "WidthPace | TokenPace":
+def prefill_pace(feeder: TokenFeeder, most: int | None = None, max_gap: float | None = None) -> PrefillPace:
     """
     The pace of prompts that *feeder* feeds: by tokens where padding takes no time, otherwise by widths.
 
@@ -57,7 +55,7 @@ def prefill_pace(
         max_gap: Seconds that a step may take; None for any number.
     """
     widths = feeder.row_widths or feeder.shape.widths
-    most = widths[-1] if most is None else most
+    most = widths[-1] if most is None else min(most, widths[-1])
     if feeder.row_widths and feeder.skips_padding:
         return TokenPace(most, max_gap)
     return WidthPace(widths, most, max_gap)

@@ -114,6 +114,12 @@ class TestTokens:
 
         assert isinstance(prefill_pace(feeder_of(decoder), 16, 0.1), expected)
 
+    def test_is_at_most_one_forward(self) -> None:
+        """Whatever width is asked for."""
+        decoder = SkippingDecoder(torch.eye(9), batch_size=2, row_widths=(16,))
+
+        assert 16 == prefill_pace(feeder_of(decoder), 100).columns
+
     def test_chunks_have_as_many_tokens(self) -> None:
         """In one forward a step, and the answer is the same."""
         decoder = SkippingDecoder(2 * torch.eye(9), batch_size=2, max_length=96, row_widths=(16,))
