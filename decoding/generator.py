@@ -158,7 +158,7 @@ class Generator(Parts):
 
     @property
     def parts(self) -> Parts:
-        """The generator without its decoder, as a table of requests takes it."""
+        """These parts, as a table of requests takes them; it ignores the decoder."""
         return self
 
     def __call__(

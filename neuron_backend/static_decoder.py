@@ -27,7 +27,6 @@ from .step import DecoderStep, Step, TreeStep
 from .tensor_parallel.ranks import Ranks, in_lockstep
 from .tensor_parallel.sharding import ranks_of
 from .threads import on_threads
-from .warm_up import warm_up
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -456,7 +455,21 @@ class StaticDecoder(FusedForwards, RowForwards):
         Args:
             spans: Spans to run with. None: all.
         """
-        warm_up(self, self.spans if spans is None else spans)
+        spans = self.spans if spans is None else spans
+        rows = self.shape.batch_size
+        start = torch.zeros(rows, dtype=torch.int64)
+        for number, span in enumerate(spans, 1):
+            with stage(self.progress, f"running programs over {span} positions", number, len(spans)):
+                for width in self.shape.widths:
+                    self.forward(torch.full((rows, width), -1), start, span)
+                for width in self.tree_widths:
+                    padding = torch.full((rows, width), -1)
+                    self.forward_tree(padding, start, padding, span)
+                for width in self.row_widths:
+                    self.forward_row(torch.full((1, width), -1), start[:1], 0, span)
+                if self.copies_rows:
+                    self.copy_rows(torch.arange(rows), span)
+        self.warm_up_sampling(spans)
 
     def _eager(self, step: Step, *inputs: Tensor) -> Any:
         # Not inference_mode, whose tensors callers could not modify in place.

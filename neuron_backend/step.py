@@ -109,7 +109,7 @@ class DecoderStep(Step):
         row: Tensor | None = None,
     ) -> tuple[Tensor, tuple[Tensor, ...]]:
         """
-        :meth:`forward` with any :data:`~.kv_cache.buffers.CacheWrite`: logits and the written cache.
+        :meth:`forward` with any :data:`~.kv_cache.writes.CacheWrite`: logits and the written cache.
 
         With *row*, ``[1]``, the tokens are those of that row alone, ``[1, width]``.
         """
@@ -205,7 +205,7 @@ def score_tree(
     cache: Sequence[Tensor],
     write: CacheWrite,
 ) -> tuple[Tensor, tuple[Tensor, ...]]:
-    """A :class:`TreeStep` with any :data:`~.kv_cache.buffers.CacheWrite`: logits and the written cache."""
+    """A :class:`TreeStep` with any :data:`~.kv_cache.writes.CacheWrite`: logits and the written cache."""
     kept = PositionedCache(cache, written, slots, write, columns=positions)
     output = model(
         input_ids=ids.clamp(min=0),

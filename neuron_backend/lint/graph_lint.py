@@ -23,8 +23,8 @@ def lint_graph(program: ExportedProgram | GraphModule, rules: Sequence[GraphRule
     Check every node of a graph, those of branches and loop bodies included, against every rule.
 
     Args:
-        program: Result of :func:`torch.export.export` or :func:`...lower`. The rules read shapes and dtypes,
-            which graphs of other tracers may not carry.
+        program: Result of :func:`torch.export.export` or :func:`~..lowering.export.lower`. The rules read
+            shapes and dtypes, which graphs of other tracers may not carry.
 
         rules: The rules to check; :data:`.graph_rules.TRACED_RULES` where torch_xla lowers the graph.
 

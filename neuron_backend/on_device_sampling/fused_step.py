@@ -108,7 +108,7 @@ class FusedStep(Step):
         cache: Sequence[Tensor],
         write: CacheWrite,
     ) -> tuple[Tensor, Tensor, tuple[Tensor, ...]]:
-        """:meth:`forward` with any :data:`~..kv_cache.buffers.CacheWrite`: ids, logits, written cache."""
+        """:meth:`forward` with any :data:`~..kv_cache.writes.CacheWrite`: ids, logits, written cache."""
         logits, written = self.step.score(ids, cache_pos, slots, cache, write)
         return self.sample(logits, inputs, cache_pos), logits, written
 

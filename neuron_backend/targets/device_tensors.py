@@ -62,7 +62,8 @@ def place_graph(device: torch.device, graph: GraphModule) -> None:
     Args:
         device: The device.
 
-        graph: A graph from :func:`...lower`; changed in place. Its original module is not changed.
+        graph: A graph from :func:`~..lowering.export.lower`; changed in place. Its original module is not
+            changed.
     """
 
     def with_device(argument: Any) -> Any:

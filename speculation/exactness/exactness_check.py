@@ -102,7 +102,7 @@ def check_exactness(
 
         ValueError: The sampler does not draw from the softmax, or an option is out of range.
 
-        RuntimeError: A part uses noise other than by :func:`...noise.coin` and :func:`...noise.draw`,
+        RuntimeError: A part uses noise other than by :func:`...decoding.sampling.noise.coin` and ``draw``,
             or is not deterministic given the noise.
     """
     if not callable(make):

@@ -262,7 +262,7 @@ def lower_sampling(step: FusedStep, width: int, shape: DecoderShape) -> GraphMod
 
     Returns:
         A graph from float32 logits and the results of
-        :meth:`~...on_device_sampling.fused_step.FusedStep.given`, integers as int32, to tokens
+        :meth:`~...on_device_sampling.fused_step.FusedStep.sampling_inputs`, integers as int32, to tokens
         ``[batch, columns]`` int32.
 
     Raises:

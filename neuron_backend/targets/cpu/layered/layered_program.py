@@ -26,7 +26,7 @@ _DTYPES = {"float32": torch.float32, "int64": torch.int64}
 
 class LayeredProgram:
     """
-    A loaded program over a decoder's weights and cache, which :mod:`~...program_facts` describes.
+    A loaded program over a decoder's weights and cache, which :mod:`~....program_facts` describes.
 
     Two threads may not call it at once: its temporary memory is its own.
     """
