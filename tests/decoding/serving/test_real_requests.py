@@ -64,10 +64,11 @@ def parts_of(generator: Generator, dice: random.Random) -> Generator:
 
 
 @pytest.mark.filterwarnings("ignore::decodekit.decoding.NoEffectWarning")
-def test_requests_equal_their_calls(generator: Generator) -> None:
+@pytest.mark.parametrize("prefill_width", [None, 19])
+def test_requests_equal_their_calls(generator: Generator, prefill_width: int | None) -> None:
     """With chunks of prompts, reused beginnings, drafts, cancellations; ids, text and log-probabilities."""
     dice = random.Random(3)
-    batcher = Batcher(generator.decoder)
+    batcher = Batcher(generator.decoder, prefill_width=prefill_width)
     asked = []
     for number in range(14):
         parts = parts_of(generator, dice)
