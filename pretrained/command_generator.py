@@ -61,9 +61,11 @@ def generator_of(
     if check_prompt is not None:
         check_prompt(tokenizer, source.positions)
     parts = _parts(options, tokenizer)
-    target = source.load_or_compile(tokenizer) if kept is None else kept
     # Of a GGUF file it is made with the model.
-    config = target.generation_config if is_gguf(options.model) else own_generation_config(options.model)
+    late = is_gguf(options.model)
+    config = None if late else own_generation_config(options.model)
+    target = source.load_or_compile(tokenizer) if kept is None else kept
+    config = target.generation_config if late else config
     parts["end_of_sequence"] = _ends_of_sequence(config, tokenizer)
     if options.draft is None:
         return Generator(target, **parts)

@@ -23,7 +23,7 @@ from .overlap import Overlap
 from .run import Accepted, Run
 from .step_feed import feed_step
 from .step_outcome import reports
-from .step_plan import StepPlan, device_may_be_shared, plan_step
+from .step_plan import StepPlan, plan_step
 
 StepResult: TypeAlias = tuple[ActiveRequest, list[StepOutput], Callable[[], None]]
 """
@@ -85,17 +85,10 @@ class DecodeLoop:
     was_ahead: bool = attrs.field(default=False, init=False)
     """Whether the forward of the newest step was queued in the step before."""
 
-    _shares_device: bool = attrs.field(init=False, repr=False)
-    """Whether the device may sample for several requests."""
-
     _overlap: Overlap | None = attrs.field(init=False, repr=False)
     """Feeds requests that run ahead, if the decoder can."""
 
     _without_gradients: torch.no_grad = attrs.field(factory=torch.no_grad, init=False, repr=False)
-
-    @_shares_device.default
-    def _device_may_be_shared(self) -> bool:
-        return device_may_be_shared(self.feeder, self.exact_width)
 
     @_overlap.default
     def _overlap_of_the_feeder(self) -> Overlap | None:
@@ -189,12 +182,7 @@ class DecodeLoop:
         plan = self._plan
         if plan is None:
             plan = self._plan = plan_step(
-                self.requests,
-                len(self._length),
-                self.feeder,
-                self._overlap,
-                self._shares_device,
-                self.exact_width,
+                self.requests, len(self._length), self.feeder, self._overlap, self.exact_width
             )
         if not plan.requests:
             return []

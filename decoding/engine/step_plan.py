@@ -53,7 +53,6 @@ def plan_step(
     rows: int,
     feeder: TokenFeeder,
     overlap: Overlap | None,
-    shares_device: bool,
     exact_width: bool,
 ) -> StepPlan:
     """
@@ -68,8 +67,6 @@ def plan_step(
 
         overlap: Feeds requests that run ahead; None if the decoder cannot.
 
-        shares_device: Whether the device may sample for several requests (:func:`device_may_be_shared`).
-
         exact_width: Whether one program feeds all tokens.
     """
     taking = [one for one in requests if one.active and not one.paused and not one.failed]
@@ -77,7 +74,7 @@ def plan_step(
     need = torch.zeros(rows, dtype=torch.int64)
     need[active] = 1
     alone = len(requests) == 1 and requests[0].num_rows == rows
-    on_device = (alone or shares_device) and all(
+    on_device = (alone or _device_may_be_shared(feeder, exact_width)) and all(
         request.run.on_device and (alone or request.run.pipeline.row_independent) for request in taking
     )
     # The program that samples is another one: what the other has fed would be fed again at each change.
@@ -90,7 +87,7 @@ def plan_step(
     return StepPlan(taking, active, need, alone, on_device, may_draft, feed, merged, unfed)
 
 
-def device_may_be_shared(feeder: TokenFeeder, exact_width: bool) -> bool:
+def _device_may_be_shared(feeder: TokenFeeder, exact_width: bool) -> bool:
     """Whether the device may sample for several requests, so that which place samples may change."""
     # While one request has another chain, the host samples for all, and it rounds differently than the
     # device. The texts of a bit-exact decoder, otherwise independent of neighbours, would depend on them.

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
+from ...decoding.validation import as_several
 from .unsupported import UnsupportedArchitecture
 
 if TYPE_CHECKING:
@@ -105,7 +106,7 @@ def complete_generation_config(config: "GenerationConfig", path: str | PathLike[
     fields = map(_reader(path).get_field, (f"tokenizer.ggml.{kind}_token_id" for kind in _ENDS))
     ends = {field.parts[field.data[0]][0].item() for field in fields if field is not None}
     own = config.eos_token_id
-    ends |= set() if own is None else {own} if isinstance(own, int) else set(own)
+    ends |= set() if own is None else set(as_several(own))
     if ends:
         config.eos_token_id = sorted(ends)
 
