@@ -1,6 +1,7 @@
 """The folder in which decodekit keeps files for a user, and whether others may have written to it."""
 
 import contextlib
+import hashlib
 import os
 import stat
 import tempfile
@@ -65,6 +66,8 @@ def kept_file(folder: str, name: str, make: Callable[[Path], Path]) -> Path | No
     """
     The file *name* in the :func:`private_folder` *folder*, made once for this machine.
 
+    Its SHA-256 is kept beside it. A file that differs, as a crash of the machine may leave it, is made again.
+
     Args:
         folder: Name of the folder.
 
@@ -80,16 +83,34 @@ def kept_file(folder: str, name: str, make: Callable[[Path], Path]) -> Path | No
         if any(map(write_access_problem, (own, own.parent))):
             return None
         path = own / name
-        # A crash of the machine may leave it empty.
-        if not path.is_file() or path.stat().st_size == 0:
-            # Under another name first: several processes may make it at once.
+        if not _is_whole(path):
+            # Under other names first: several processes may make it at once.
             with tempfile.TemporaryDirectory(dir=own) as temporary:
                 made = make(Path(temporary))
                 made.chmod(0o700)
+                digest = Path(temporary) / "digest"
+                digest.write_text(_sha256(made))
+                os.replace(digest, _digest_of(path))
                 os.replace(made, path)
         return None if write_access_problem(path) else path
     except OSError:
         return None
+
+
+def _is_whole(path: Path) -> bool:
+    """Whether there is a file at *path*, as it was made."""
+    digest = _digest_of(path)
+    return path.is_file() and digest.is_file() and digest.read_bytes() == _sha256(path).encode()
+
+
+def _digest_of(path: Path) -> Path:
+    """The file that has the SHA-256 of the one at *path*."""
+    return path.with_name(f"{path.name}.sha256")
+
+
+def _sha256(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def write_access_problem(path: Path) -> str | None:

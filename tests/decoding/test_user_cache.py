@@ -52,8 +52,9 @@ def test_without_a_home_nothing_is_kept(tmp_path: Path) -> None:
         cache_folder()
 
 
-def test_an_empty_file_is_made_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A crash of the machine may leave the name without the content."""
+@pytest.mark.parametrize("left", ["", "conte", "confetti"])
+def test_a_damaged_file_is_made_again(left: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A crash of the machine may leave the name without the content, or with a part of it."""
     monkeypatch.setenv("DECODEKIT_CACHE", str(tmp_path / "cache"))
 
     def made(folder: Path) -> Path:
@@ -62,7 +63,29 @@ def test_an_empty_file_is_made_again(tmp_path: Path, monkeypatch: pytest.MonkeyP
 
     kept = kept_file("any", "name", made)
     assert kept is not None
-    kept.write_text("")
+    kept.write_text(left)
 
     assert kept == kept_file("any", "name", made)
     assert "content" == kept.read_text()
+
+
+@pytest.mark.parametrize("left", [None, "", "00ff"])
+def test_a_file_whose_digest_is_damaged_is_made_again(
+    left: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And kept from then on."""
+    monkeypatch.setenv("DECODEKIT_CACHE", str(tmp_path / "cache"))
+    made = list[Path]()
+
+    def make(folder: Path) -> Path:
+        made.append(folder)
+        (folder / "made").write_text("content")
+        return folder / "made"
+
+    kept = kept_file("any", "name", make)
+    assert kept is not None
+    digest = kept.with_name("name.sha256")
+    digest.unlink() if left is None else digest.write_text(left)
+
+    assert [kept, kept] == [kept_file("any", "name", make) for _ in range(2)]
+    assert len(made) == 2

@@ -1,5 +1,6 @@
 """Building and keeping the compiled routine."""
 
+import hashlib
 import os
 import stat
 from collections.abc import Callable, Iterator
@@ -42,14 +43,15 @@ def compiler(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Compiler:
 
 
 def test_is_built_once_and_kept(cache: Path, compiler: Compiler, tmp_path: Path) -> None:
-    """The next process loads the file; nothing but it stays in the folder."""
+    """The next process loads the file; nothing but it and its digest stays in the folder."""
     compiler(f'echo once >> {tmp_path}/calls; exec c++ "$@"')
     assert library() is not None
-    [kept] = cache.iterdir()
+    kept, digest = sorted(cache.iterdir())
     library.cache_clear()
 
     assert library() is not None
-    assert [kept] == list(cache.iterdir())
+    assert [kept, digest] == sorted(cache.iterdir())
+    assert digest.name == f"{kept.name}.sha256"
     assert "once\n" == (tmp_path / "calls").read_text()
     assert 0 == stat.S_IMODE(kept.stat().st_mode) & 0o077
 
@@ -61,7 +63,7 @@ def test_another_compiler_builds_another(cache: Path, compiler: Compiler) -> Non
     library.cache_clear()
 
     assert library() is not None
-    assert 2 == len(list(cache.iterdir()))
+    assert 2 == len(list(cache.glob("*.so")))
 
 
 @pytest.mark.parametrize("writable", ["folder", "file"])
@@ -71,7 +73,7 @@ def test_what_others_can_write_is_not_loaded(
     """It is built for this process alone."""
     compiler(f'echo once >> {tmp_path}/calls; exec c++ "$@"')
     assert library() is not None
-    path = cache if writable == "folder" else next(cache.iterdir())
+    path = cache if writable == "folder" else next(cache.glob("*.so"))
     path.chmod(path.stat().st_mode | stat.S_IWOTH)
     library.cache_clear()
 
@@ -120,14 +122,18 @@ def test_a_compiler_that_does_not_end_is_stopped(compiler: Compiler, monkeypatch
         assert library() is None
 
 
-def test_a_damaged_file_is_built_again(cache: Path) -> None:
-    """It may have been cut by a full disk."""
+@pytest.mark.parametrize("digest", ["of the library", "of the damaged file"])
+def test_a_damaged_file_is_built_again(digest: str, cache: Path) -> None:
+    """It may have been cut by a full disk, or be in a file system without execution."""
     assert library() is not None
-    [kept] = cache.iterdir()
+    [kept] = cache.glob("*.so")
     library.cache_clear()
     # Not in place: the first one is still mapped.
     kept.unlink()
     kept.write_bytes(b"no library")
     os.chmod(kept, 0o700)
+    if digest == "of the damaged file":
+        kept.with_name(f"{kept.name}.sha256").write_text(hashlib.sha256(b"no library").hexdigest())
 
     assert library() is not None
+    assert (kept.read_bytes() == b"no library") == (digest == "of the damaged file")

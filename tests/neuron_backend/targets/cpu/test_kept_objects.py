@@ -41,7 +41,22 @@ def test_a_relative_cache_is_one_of_the_working_directory(
     monkeypatch.setenv("DECODEKIT_CACHE", "cache")
 
     assert loaded(source).two() == 2
-    assert {".o", ".so"} == {path.suffix for path in (tmp_path / "cache" / "compiled").iterdir()}
+    assert {".o", ".so", ".sha256"} == {path.suffix for path in (tmp_path / "cache" / "compiled").iterdir()}
+
+
+def test_a_damaged_object_is_made_again(
+    source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Programs could not be linked with it, in this process and in all others."""
+    monkeypatch.setenv("DECODEKIT_CACHE", str(tmp_path / "cache"))
+    loaded(source)
+    for path in (tmp_path / "cache" / "compiled").glob("*.o"):
+        path.write_bytes(path.read_bytes()[:100])
+    for path in (tmp_path / "cache" / "compiled").glob("*.so"):
+        # The library in memory keeps its own file.
+        path.unlink()
+
+    assert loaded(source).two() == 2
 
 
 def test_paths_may_have_spaces_and_quotes(

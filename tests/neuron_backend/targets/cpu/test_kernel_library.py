@@ -1,5 +1,6 @@
 """Products by weights against torch's, compiled for this CPU and portably."""
 
+import hashlib
 import os
 from functools import cache
 from typing import Any
@@ -249,7 +250,7 @@ def test_the_environment_is_restored(monkeypatch):
 
 
 def test_a_kept_library_that_cannot_be_loaded_is_made_again(tmp_path, monkeypatch):
-    """Such as one that a full disk cut."""
+    """Such as one in a file system without execution."""
     (tmp_path / "csrc").mkdir()
     source = tmp_path / "csrc" / "two.cpp"
     source.write_text('extern "C" int two() { return 2; }')
@@ -259,11 +260,12 @@ def test_a_kept_library_that_cannot_be_loaded_is_made_again(tmp_path, monkeypatc
     # Elsewhere, since a path that is loaded already is not read again.
     monkeypatch.setenv("DECODEKIT_CACHE", str(tmp_path / "damaged"))
     damaged = (tmp_path / "cache").rename(tmp_path / "damaged") / "compiled"
-    for kept in damaged.iterdir():
+    for kept in [*damaged.glob("*.o"), *damaged.glob("*.so")]:
         # The library in memory keeps its own file.
         kept.unlink()
         kept.touch(mode=0o700)
         kept.write_bytes(b"no library")
+        kept.with_name(f"{kept.name}.sha256").write_text(hashlib.sha256(b"no library").hexdigest())
 
     made = Library.compiled(torch.float32)
 
