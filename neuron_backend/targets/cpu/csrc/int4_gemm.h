@@ -219,7 +219,7 @@ __attribute__((noinline)) void add_pairs(
   const auto add = [=, &levels](IntegerVector found, int row, int vector) {
     float* const to = total[row] + vector * Floats::size();
     const Floats zeros = Floats(inputs[row * apart]) * levels.zero[vector];
-    (Floats::loadu(to) + (Floats(as_numbers(found)) * levels.scale[vector] + zeros)).store(to);
+    (Floats::loadu(to) + (as_numbers(found) * levels.scale[vector] + zeros)).store(to);
   };
   (add(sum[I], I / SPAN, first + I % SPAN), ...);
 }

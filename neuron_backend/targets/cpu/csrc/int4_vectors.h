@@ -7,6 +7,7 @@
 #include <iterator>
 #include <utility>
 
+#include "float_vectors.h"
 #include "gemm.h"
 
 namespace decodekit {
@@ -100,7 +101,7 @@ inline __m512i add_products(__m512i sum, const int32_t* weights, int32_t inputs)
   return _mm512_dpwssd_epi32(sum, _mm512_load_si512(weights), _mm512_set1_epi32(inputs));
 }
 
-inline __m512 as_numbers(__m512i of) { return _mm512_cvtepi32_ps(of); }
+inline Floats as_numbers(__m512i of) { return _mm512_cvtepi32_ps(of); }
 
 #elif !defined(DECODEKIT_PORTABLE) && defined(__AVX2__)
 
@@ -219,7 +220,7 @@ inline __m256i add_products(__m256i sum, const int32_t* weights, int32_t inputs)
   return sum;
 }
 
-inline __m256 as_numbers(__m256i of) { return _mm256_cvtepi32_ps(of); }
+inline Floats as_numbers(__m256i of) { return _mm256_cvtepi32_ps(of); }
 
 #endif
 
