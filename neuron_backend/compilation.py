@@ -109,7 +109,7 @@ def compile_decoder(
             :class:`~.targets.target.Target` with its own options.
 
         dtype: Dtype of weights and cache: float32, bfloat16, float16 or float64, or its name. None:
-            the model's own.
+            the model's own, or that of a GGUF file's matrices, float32 if they are quantised.
 
         weights: ``"int8"``, ``"int4"`` or ``"float8"`` quantises linear layers; activations keep *dtype*.
             None: not quantised. ``decoder.weights`` lists the format of each layer, and

@@ -1,4 +1,4 @@
-"""Models and tokenizers in GGUF files, read by transformers."""
+"""Models in GGUF files, read by transformers."""
 
 from os import PathLike
 from pathlib import Path
@@ -6,16 +6,17 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from .gguf_header import MAGIC, GgufHeader, read_header
 from .gguf_parsing import parsed_once
+from .gguf_parts import refuse_part
 from .gguf_settings import complete_config, complete_generation_config, complete_model
 from .unsupported import UnsupportedArchitecture
 from .without_bars import without_gguf_bar
 
 if TYPE_CHECKING:
-    from transformers import PretrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
+    from transformers import PretrainedConfig, PreTrainedModel
 
 SUFFIX = ".gguf"
-_MAGIC = b"GGUF"
 _PACKAGES = ("gguf", "accelerate")
 
 
@@ -46,9 +47,9 @@ def check_gguf(path: str | PathLike[str], name: str = "'model'") -> None:
     if not file.is_file():
         raise FileNotFoundError(f"{name} must be a file that exists: got {str(path)!r}")
     with file.open("rb") as content:
-        found = content.read(len(_MAGIC))
-    if found != _MAGIC:
-        raise ValueError(f"{name} must be a GGUF file, which begins with {_MAGIC!r}: got {path}, {found!r}")
+        found = content.read(len(MAGIC))
+    if found != MAGIC:
+        raise ValueError(f"{name} must be a GGUF file, which begins with {MAGIC!r}: got {path}, {found!r}")
     missing = [package for package in _PACKAGES if find_spec(package) is None]
     if missing:
         raise ImportError(
@@ -66,9 +67,12 @@ def load_gguf_model(path: str | PathLike[str], dtype: torch.dtype | None) -> "Pr
     Args:
         path: A file that :func:`check_gguf` accepts.
 
-        dtype: Dtype of the weights. None: that of the file's own float tensors, or float32.
+        dtype: Dtype of the weights. None: that of the file's matrices if all have one, float32 if they are
+            quantised.
 
     Raises:
+        ValueError: It is one of several parts of a model, or damaged.
+
         UnsupportedArchitecture: transformers reads no causal LM of this architecture from GGUF files, or not
             all of its weights, or leaves out a setting of the file.
     """
@@ -82,7 +86,7 @@ def load_gguf_model(path: str | PathLike[str], dtype: torch.dtype | None) -> "Pr
             str(file.parent),
             gguf_file=str(file),
             config=_completed_config(file),
-            dtype=dtype or "auto",
+            dtype=dtype or _own_dtype(read_header(file)),
             output_loading_info=True,
             **_unpacked(),
         )
@@ -111,6 +115,8 @@ def load_gguf_config(path: str | PathLike[str]) -> "PretrainedConfig":
     Raises:
         FileNotFoundError, ValueError, ImportError: As :func:`check_gguf`.
 
+        ValueError: It is one of several parts of a model, or damaged.
+
         UnsupportedArchitecture: The file has a setting that has no place in the config.
     """
     check_gguf(path)
@@ -123,21 +129,23 @@ def _absolute(path: str | PathLike[str]) -> Path:
     return Path(path).absolute()
 
 
+def _own_dtype(header: GgufHeader) -> torch.dtype:
+    """The dtype of all matrices; float32 where they differ, or are quantised."""
+    from gguf import GGMLQuantizationType
+
+    dtypes = {GGMLQuantizationType.BF16: torch.bfloat16, GGMLQuantizationType.F16: torch.float16}
+    # Norms and biases are in float32 whatever the rest is.
+    kinds = {kind for name, kind in header.types.items() if name not in header.vectors}
+    return dtypes.get(kinds.pop(), torch.float32) if len(kinds) == 1 else torch.float32
+
+
 def _completed_config(file: Path) -> "PretrainedConfig":
     from transformers import AutoConfig
 
+    refuse_part(read_header(file).settings, file)
     config: PretrainedConfig = AutoConfig.from_pretrained(str(file.parent), gguf_file=str(file))
     complete_config(config, file)
     return config
-
-
-def load_gguf_tokenizer(path: str | PathLike[str]) -> "PreTrainedTokenizerBase":
-    """The tokenizer in a GGUF file, with its chat template."""
-    from transformers import AutoTokenizer
-
-    file = _absolute(path)
-    tokenizer: PreTrainedTokenizerBase = AutoTokenizer.from_pretrained(str(file.parent), gguf_file=str(file))
-    return tokenizer
 
 
 def _unpacked() -> dict[str, Any]:

@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from ...decoding.validation import as_several
+from .gguf_header import read_header
 from .unsupported import UnsupportedArchitecture
 
 if TYPE_CHECKING:
@@ -42,7 +43,16 @@ _PLACES = {".bias": ("bias",), ".attn_q_norm.weight": ("q_norm", "q_layernorm", 
 """Endings of a file's names, and parts of transformers' names for them; StableLM 2 12B has norms of heads."""
 
 _ENDS = ("eos", "eot", "eom")
-"""Ends of a text, of a turn and of a message: llama.cpp stops at each of them."""
+"""Ends of a text, of a turn and of a message: llama.cpp stops at each, and at tokens by their names."""
+
+_NAMED_ENDS = frozenset(
+    {"<|eot_id|>", "<|eom_id|>", "<|im_end|>", "<|end|>", "<|return|>", "<|call|>", "<|calls|>", "<|flush|>"}
+    | {"<end_of_turn>", "<turn|>", "<|endoftext|>", "<|end_of_text|>", "<EOT>", "_<EOT>", "[EOT]", "[EOS]"}
+    | {"<end_of_utterance>", "<｜end▁of▁sentence｜>", "<|tool_response>", "[e~["}
+)
+
+_MESSAGES_GO_ON = ({"<|return|>", "<|call|>"}, {"<|flush|>", "<|calls|>"})
+"""Of models with both, ``<|end|>`` ends a message and not the turn (gpt-oss, Solar)."""
 
 _LONG_FACTORS = ("rope_factors_long.weight", "rope_factors_short.weight")
 
@@ -103,12 +113,23 @@ def complete_model(model: "PreTrainedModel", path: str | PathLike[str]) -> None:
 
 def complete_generation_config(config: "GenerationConfig", path: str | PathLike[str]) -> None:
     """Add all end tokens of the file *path* to those of *config*."""
-    fields = map(_reader(path).get_field, (f"tokenizer.ggml.{kind}_token_id" for kind in _ENDS))
-    ends = {field.parts[field.data[0]][0].item() for field in fields if field is not None}
-    own = config.eos_token_id
+    ends, own = _end_tokens(read_header(path).settings), config.eos_token_id
     ends |= set() if own is None else set(as_several(own))
     if ends:
         config.eos_token_id = sorted(ends)
+
+
+def _end_tokens(settings: Mapping[str, Any]) -> set[int]:
+    """The ids that *settings* give, and those of tokens that are ends by their names."""
+    keys = (f"tokenizer.ggml.{kind}_token_id" for kind in _ENDS)
+    named = {
+        text: token
+        for token, text in enumerate(settings.get("tokenizer.ggml.tokens", ()))
+        if text in _NAMED_ENDS
+    }
+    if any(both <= set(named) for both in _MESSAGES_GO_ON):
+        named.pop("<|end|>", None)
+    return {settings[key] for key in keys if key in settings} | set(named.values())
 
 
 def _reader(path: str | PathLike[str]) -> Any:

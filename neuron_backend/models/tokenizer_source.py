@@ -4,7 +4,8 @@ from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from .gguf_file import is_gguf, load_gguf_tokenizer
+from .gguf_file import is_gguf
+from .gguf_tokenizer import load_gguf_tokenizer
 from .model_source import is_on_hub, without_remote_code
 
 if TYPE_CHECKING:

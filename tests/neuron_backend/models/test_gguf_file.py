@@ -1,5 +1,5 @@
 import importlib.util
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -52,9 +52,11 @@ def write_gguf(
     without: str = "",
     settings: Mapping[str, Any] | None = None,
     tensors: Mapping[str, Tensor] | None = None,
+    tokens: Sequence[str] | None = None,
+    dtype: torch.dtype = torch.float32,
 ) -> Path:
     """
-    Write *model* under the tensor names and settings of *architecture*.
+    Write *model* under the tensor names and settings of *architecture*; matrices in *dtype*.
 
     Tensors are written in the order of transformers' weights; where llama.cpp stores them in another
     (rotary halves, norms less one), what is read back is another model, which is as good for tests.
@@ -69,13 +71,13 @@ def write_gguf(
 
     writer = gguf.GGUFWriter(path, architecture)
     # Of some architectures transformers reads the vocabulary's size nowhere else.
-    writer.add_token_list([f"t{token}" for token in range(model.config.vocab_size)])
+    writer.add_token_list(tokens or [f"t{token}" for token in range(model.config.vocab_size)])
     key = architecture.replace("moe", "_moe").replace("-", "_")
     for name, field in GGUF_CONFIG_MAPPING[key].items():
         if field not in (None, -1):
             _add(writer, f"{architecture}.{name}", _setting(model.config, field))
     for name, value in (settings or {}).items():
-        _add(writer, name if name.startswith("tokenizer.") else f"{architecture}.{name}", value)
+        _add(writer, name if name.startswith(("tokenizer.", "split.")) else f"{architecture}.{name}", value)
     processor = TENSOR_PROCESSORS.get(architecture, TensorProcessor)
     names = get_gguf_hf_weights_map(model, processor(config=model.config.to_dict()), architecture)
     state: dict[str, Tensor] = model.state_dict()
@@ -89,7 +91,13 @@ def write_gguf(
             tensor = tensor.T
         if architecture.startswith("gemma") and "norm" in name:
             tensor = tensor + 1
-        writer.add_tensor(name, tensor.contiguous().numpy())
+        if tensor.dim() > 1:
+            tensor = tensor.to(dtype)
+        kind = gguf.GGMLQuantizationType.BF16 if tensor.dtype == torch.bfloat16 else None
+        content = tensor.contiguous()
+        writer.add_tensor(
+            name, (content if kind is None else content.view(torch.uint8)).numpy(), raw_dtype=kind
+        )
     for name, tensor in (tensors or {}).items():
         writer.add_tensor(name, tensor.numpy())
     writer.write_header_to_file()
@@ -184,6 +192,23 @@ def test_weights_take_the_dtype_that_is_asked_for(tmp_path: Path) -> None:
     )
 
     assert torch.bfloat16 == decoder.step.model.dtype
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32])
+def test_weights_keep_the_dtype_of_the_file(dtype: torch.dtype, tmp_path: Path) -> None:
+    """Where none is asked for; norms are in float32 in all files."""
+    path = write_gguf(tmp_path / "tiny.gguf", made("llama"), "llama", dtype=dtype)
+    decoder = compile_decoder(path, max_length=32, batch_size=1, widths=(1,), target="eager")
+
+    assert {dtype} == {parameter.dtype for parameter in decoder.step.model.parameters()}
+
+
+def test_a_part_of_a_model_is_refused(tmp_path: Path) -> None:
+    """Before its weights are unpacked."""
+    path = write_gguf(tmp_path / "tiny.gguf", made("llama"), "llama", settings={"split.count": 3})
+
+    with pytest.raises(ValueError, match=r"tiny\.gguf, one of 3 parts; `llama-gguf-split --merge"):
+        compile_decoder(path, max_length=32, batch_size=1, widths=(1,), target="eager")
 
 
 def test_other_architectures_are_refused(tmp_path: Path) -> None:

@@ -55,6 +55,27 @@ def test_turns_end_where_the_file_says(tmp_path: Path) -> None:
     assert {1, 7} <= set(decoder.generation_config.eos_token_id)
 
 
+@pytest.mark.parametrize(
+    ("names", "ends"),
+    [
+        ({5: "<end_of_turn>"}, {5}),
+        ({5: "<|end|>", 6: "<|endoftext|>"}, {5, 6}),
+        ({5: "<|end|>", 6: "<|return|>", 7: "<|call|>"}, {6, 7}),
+        ({5: "</s>"}, set()),
+    ],
+)
+def test_turns_end_at_tokens_by_their_names(names: dict[int, str], ends: set[int], tmp_path: Path) -> None:
+    """Files of Phi-3 and Gemma give the end of a text alone; gpt-oss goes on after a message."""
+    model = made("llama")
+    tokens = [names.get(token, f"t{token}") for token in range(model.config.vocab_size)]
+    settings = {"tokenizer.ggml.eos_token_id": 1}
+    path = write_gguf(tmp_path / "tiny.gguf", model, "llama", settings=settings, tokens=tokens)
+    decoder = decoder_of(path)
+
+    assert decoder.generation_config is not None
+    assert {1} | ends == set(decoder.generation_config.eos_token_id)
+
+
 def test_rope_factors_of_one_change_nothing(tmp_path: Path) -> None:
     """Nor the config."""
     path = write_gguf(
