@@ -360,8 +360,11 @@ class Generator(Parts):
         seed = seed_of(self) if seed is None else seed
         # Not inference tensors, in any mode of the caller: later steps write to them.
         with torch.inference_mode(False):
-            # One more than the decoder's positions: the last token need not be fed.
-            return first_history(rows, noise.random_streams(numbers, seed), self.decoder.shape.max_length + 1)
+            # One more than the decoder's positions: the last token need not be fed. Prompts that take turns
+            # are copied into a table.
+            shape, longest = self.decoder.shape, max(map(len, rows))
+            capacity = longest if len(rows) > shape.batch_size else shape.max_length + 1
+            return first_history(rows, noise.random_streams(numbers, seed), capacity)
 
     def _events(self, history: History, timers: Timers, logprobs: Logprobs | None) -> EventStream:
         """Begin, with a table of this one request; nothing is fed before the first event is requested."""

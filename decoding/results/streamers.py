@@ -1,5 +1,6 @@
 """Streamers: consumers of a generation's events, and Hugging Face streamers."""
 
+import contextlib
 from collections.abc import Callable, Iterator
 from typing import Any, Protocol, TypeAlias, runtime_checkable
 
@@ -36,7 +37,8 @@ class Streamer(Ends, Protocol):
         """
         Take an event.
 
-        Raising stops the generation; :class:`ClosedError`, here or in ``begin``, stops it quietly.
+        Raising stops the generation; :class:`ClosedError`, here or in ``begin``, stops it quietly, and in
+        ``end`` is no error.
         """
         ...
 
@@ -95,13 +97,18 @@ def _forward(events: Iterator[Event], listener: "Listener") -> EventStream:
         _close(events)
     except GeneratorExit:
         _close(events)
-        listener.end()
+        _end(listener)
         raise
     except BaseException as error:
         _close(events)
         listener.fail(error)
         raise
-    listener.end()
+    _end(listener)
+
+
+def _end(listener: "Listener") -> None:
+    with contextlib.suppress(ClosedError):
+        listener.end()
 
 
 def _accepts(tell: Callable[..., None], *event: Event) -> bool:

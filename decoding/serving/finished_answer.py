@@ -68,6 +68,9 @@ def answer_segments(
     """
     end = len(ids)
     while end and len(decode(ids[: end - 1])) >= len(text):
+        if len(decode(ids[:end])) == len(text) and decode(ids[end - 1 : end]):
+            # A part of a character, which all of its tokens show as one.
+            break
         end -= 1
     if decode(ids[:end]) != text:
         # A token of which only a part is in the text.

@@ -42,7 +42,8 @@ class RequestHandle:
     A request that was submitted to a :class:`~.batcher.Batcher`.
 
     Iterate over it for its events (with ``async for`` in an event loop), or take the :meth:`result`
-    (``await handle``). Iterating begins at the first event that was not read. Breaking off leaves the request
+    (``await handle``). Iterating begins at the first event that was not read; of several readers each event
+    reaches one. Breaking off leaves the request
     running: :meth:`cancel` ends it. A task that is cancelled while it waits cancels the request.
     """
 
@@ -92,18 +93,23 @@ class RequestHandle:
         """
         while True:
             self._server.wait_until(self._readable)
-            if not self._unread:
+            # Before an event is taken: another thread that iterates may take the last one.
+            ended, event = self.done, self._take()
+            if event is not None:
+                yield event
+            elif ended:
                 break
-            yield self._take()
         self._require_success()
 
     async def __aiter__(self) -> AsyncIterator[Event]:
         """The events, without blocking the event loop."""
         while True:
             await self._wait_in_task(self._readable)
-            if not self._unread:
+            ended, event = self.done, self._take()
+            if event is not None:
+                yield event
+            elif ended:
                 break
-            yield self._take()
         self._require_success()
 
     def __await__(self) -> Generator[Any, None, Generation]:
@@ -157,7 +163,7 @@ class RequestHandle:
             self._streamer = None
             for request in self._requests:
                 request.ending = CANCELLED
-            streamer.end()
+            _tell_last(streamer.end)
 
     def tell_streamer(self, news: Event | Exception) -> None:
         """Pass on what happened; a streamer that raises ends the request, and raises nothing here."""
@@ -207,8 +213,12 @@ class RequestHandle:
     def _readable(self) -> bool:
         return bool(self._unread) or self.done
 
-    def _take(self) -> Event:
-        event = self._unread.popleft()
+    def _take(self) -> Event | None:
+        """The next event that was not read; None if there is none now."""
+        try:
+            event = self._unread.popleft()
+        except IndexError:
+            return None
         request = self._requests[event.row]
         request.num_read += 1
         if request.max_unread is not None:

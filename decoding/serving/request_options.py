@@ -78,10 +78,10 @@ class RequestOptions:
             ValueError: A part cannot share a decoder.
         """
         made = []
-        capacity = feeder.shape.max_length + 1
         for row, (prompt, stream) in enumerate(zip(prompts, streams, strict=True)):
+            # Room for new tokens is in the table: thousands of requests may wait.
             history = first_history(
-                [prompt], noise.random_streams(stream_numbers([stream], 1), seed), capacity
+                [prompt], noise.random_streams(stream_numbers([stream], 1), seed), len(prompt)
             )
             timers = Timers(Statistics(bit_exact=bit_exact))
             run = begin_run(parts, feeder, 1, timers, self.logprobs, prompt_number=row)

@@ -41,8 +41,9 @@ class Session:
 
     The conversation is a list of ids. Generated ids are never encoded again while the template only adds to
     the conversation: what it adds for a turn is encoded alone (:attr:`Turn.rewritten` says where it did
-    not). An answer is that of a call with these ids as the prompt: ``generator([turn.prompt],
-    random_streams=[turn.random_stream])``. What the cache still holds of them is not fed again.
+    not). An answer is that of a call with these ids as the prompt, ``generator([turn.prompt],
+    random_streams=[turn.random_stream])``, if the sampler has a seed. What the cache still holds of them is
+    not fed again.
 
     With a generator, answers come from the first row of its decoder, and other calls between the turns
     overwrite the cache: the next turn feeds what they overwrote. With a batcher, each session has a
@@ -61,7 +62,8 @@ class Session:
         system: The text of a system message.
 
         random_stream: The random stream of every turn: a token's noise depends on it and on the token's
-            position. A turn that is repeated with the same ids gives the same answer.
+            position. A turn that is repeated with the same ids gives the same answer, if the sampler has a
+            seed.
 
     Raises:
         TypeError: There is no tokenizer, or another argument has a wrong type.

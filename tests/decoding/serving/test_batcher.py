@@ -326,7 +326,7 @@ class BrokenReader(Collects):
 
     def __init__(self, *breaks: str) -> None:
         super().__init__()
-        self.breaks = breaks
+        self.breaks, self.closed = breaks, False
 
     def begin(self, prompts: list[list[int]]) -> None:
         """Take them."""
@@ -348,7 +348,8 @@ class BrokenReader(Collects):
         """Note the *call*, or break."""
         self.told.append(call)
         if call in self.breaks:
-            raise ClosedError if call == "begin" else BrokenPipeError(f"{call} has no reader")
+            quiet = self.closed or call == "begin"
+            raise ClosedError if quiet else BrokenPipeError(f"{call} has no reader")
 
 
 class FailingLength:
@@ -507,6 +508,48 @@ class TestIsolation:
 
         assert ["cancelled"] == result.finish_reasons
         assert ["begin", "end"] == told[0].told == told[1].told
+
+    @pytest.mark.parametrize("breaks", [("end",), ("begin", "end")])
+    def test_a_streamer_that_is_closed_when_it_ends(self, breaks: tuple[str, ...]) -> None:
+        """The result is kept, by a generator and by a batcher."""
+        told = BrokenReader(*breaks), BrokenReader(*breaks)
+        told[0].closed = told[1].closed = True
+        own = Generator(scripted(1), stop=self.STOP)([3], streamer=told[0])
+        result = Batcher(scripted(1)).submit(parts_of(stop=self.STOP), [3], streamer=told[1]).result()
+
+        assert ([] if "begin" in breaks else alone([3], stop=self.STOP)[0]) == own.ids[0] == result.ids[0]
+        assert told[0].told == told[1].told
+
+    def test_two_readers_of_one_request(self) -> None:
+        """One that finds nothing, since the other was faster, waits for the next event."""
+        batcher = Batcher(scripted(1))
+        handle = batcher.submit(parts_of(stop=self.STOP), [3])
+        server, taken = handle._server, list[Event]()
+
+        class OtherReaderFirst:
+            """Another reader takes the first event."""
+
+            def wait_until(self, ready: Any, timeout: float | None = None) -> None:
+                """Wait."""
+                server.wait_until(ready, timeout)
+                if not taken:
+                    taken.append(handle._unread.popleft())
+
+            def notify(self) -> None:
+                """Tell all."""
+                server.notify()
+
+        handle._server = OtherReaderFirst()  # type: ignore[assignment]  # without tasks
+        own = [token for event in handle for token in event.ids]
+
+        assert alone([3], stop=self.STOP)[0] == [*taken[0].ids, *own]
+
+    def test_requests_that_wait_hold_their_prompts_alone(self) -> None:
+        """Thousands may wait, of a decoder for long texts."""
+        handle = Batcher(scripted(1)).submit(parts_of(stop=self.STOP), [3, 2])
+        history = Generator(scripted(2), stop=self.STOP)._history([[1], [2, 3], [4]], None)
+
+        assert 2 == handle._requests[0].history.ids.shape[-1] == history.ids.shape[-1]
 
     def test_a_drafter_and_then_the_decoder_raise(self) -> None:
         """In one step: every request is told once, and the next ones are served."""

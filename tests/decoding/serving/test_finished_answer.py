@@ -3,6 +3,9 @@
 from collections.abc import Sequence
 
 import pytest
+from tokenizers import Tokenizer, decoders, models
+from transformers import PreTrainedTokenizerFast
+from transformers.convert_slow_tokenizer import bytes_to_unicode
 
 from decodekit.decoding import Finish, Generator, StopStrings
 from decodekit.decoding.results.statistics import Statistics
@@ -79,3 +82,19 @@ def test_an_answer_is_divided(
     assert tuple(expected) == turn.answer
     assert ids == turn.ids
     assert (None if finish is None else finish.reason) == turn.finish_reason
+
+
+@pytest.mark.parametrize("finish", [None, Finish("max_new_tokens")])
+@pytest.mark.parametrize("length", [1, 2, 3, 4])
+def test_an_answer_that_ends_within_a_character_keeps_all_tokens(length: int, finish: Finish | None) -> None:
+    """They are shown as one replacement character, and go into the next prompt."""
+    alphabet = bytes_to_unicode()
+    inner = Tokenizer(models.BPE({token: place for place, token in enumerate(alphabet.values())}, []))
+    inner.decoder = decoders.ByteLevel()
+    tokenizer = PreTrainedTokenizerFast(tokenizer_object=inner)
+    ids = tokenizer.convert_tokens_to_ids([alphabet[byte] for byte in b"a" + "😀".encode()[:length]])
+    parts = Generator(ScriptedDecoder(TABLE), tokenizer=tokenizer).parts
+    turn = with_answer(Turn((), ()), ids, finish, Statistics(), parts)
+
+    assert "a" + ("😀" if length == 4 else "\ufffd") == turn.text
+    assert (Segment(turn.text, tuple(ids)),) == turn.answer
