@@ -3,6 +3,7 @@
 import contextlib
 import hashlib
 import os
+import shutil
 import stat
 import tempfile
 from collections.abc import Callable
@@ -84,9 +85,13 @@ def kept_file(folder: str, name: str, make: Callable[[Path], Path]) -> Path | No
             return None
         path = own / name
         if not _is_whole(path):
-            # Under other names first: several processes may make it at once.
-            with tempfile.TemporaryDirectory(dir=own) as temporary:
-                made = make(Path(temporary))
+            # Elsewhere, so that a full disk is noticed here; then under other names, since several processes
+            # may make it at once.
+            with (
+                tempfile.TemporaryDirectory() as elsewhere,
+                tempfile.TemporaryDirectory(dir=own) as temporary,
+            ):
+                made = Path(shutil.copy(make(Path(elsewhere)), temporary))
                 made.chmod(0o700)
                 digest = Path(temporary) / "digest"
                 digest.write_text(_sha256(made))

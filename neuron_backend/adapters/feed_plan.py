@@ -44,13 +44,13 @@ class FeedPlan:
         """
         wanted = np.where(ids >= 0, start[:, None] + np.arange(ids.shape[1]), -1)
         wanted = wanted if scored else wanted[:, -1:]
-        return cls(begin, end, wanted, torch.zeros(*wanted.shape, vocab_size))
+        return cls(begin, end, wanted, torch.zeros(*wanted.shape, vocab_size, dtype=torch.float32))
 
     @classmethod
     def refeed(cls, begin: Ints, end: Ints) -> "FeedPlan":
         """Plan that feeds tokens again and wants no logits."""
         none = np.zeros((len(begin), 0), dtype=np.int64)
-        return cls(begin.copy(), end, none, torch.zeros(len(begin), 0, 0))
+        return cls(begin.copy(), end, none, torch.zeros(len(begin), 0, 0, dtype=torch.float32))
 
     @property
     def pending(self) -> Ints:

@@ -130,7 +130,7 @@ class NxDInferenceDecoder(WrappedDecoder):
             position_ids=positions,
             seq_ids=torch.tensor(list(rows)),
             # Every graph has the input, and the library's default has as many rows as the cache.
-            sampling_params=torch.ones(len(ids), 3),
+            sampling_params=torch.ones(len(ids), 3, dtype=torch.float32),
         )
         logits: Tensor = output.logits
         return logits

@@ -85,10 +85,10 @@ class OptimumNeuronDecoder(WrappedDecoder):
                 input_ids=ids,
                 position_ids=positions,
                 seq_ids=torch.tensor(list(rows)),
-                sampling_params=torch.ones(len(ids), 3),
+                sampling_params=torch.ones(len(ids), 3, dtype=torch.float32),
             )
             # The window scores none: what the chunk returns is not used.
-            return torch.empty(len(ids), 1, 0)
+            return torch.empty(len(ids), 1, 0, dtype=torch.float32)
         before = positions[:, :1]
         mask = (torch.arange(max(1, int(before.max()))) < before).long()
         return self._logits(ids, mask, positions, rows)
@@ -104,7 +104,7 @@ class OptimumNeuronDecoder(WrappedDecoder):
             input_ids=ids,
             position_ids=positions,
             seq_ids=torch.tensor(list(rows)),
-            sampling_params=torch.ones(len(ids), 3),
+            sampling_params=torch.ones(len(ids), 3, dtype=torch.float32),
             **masks,
         )
         if isinstance(output, (list, tuple)):

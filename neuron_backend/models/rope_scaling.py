@@ -9,7 +9,7 @@ frequencies that apply to all of its positions.
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
-from torch import nn
+from torch import Tensor
 
 from .unsupported import UnsupportedArchitecture
 
@@ -98,7 +98,10 @@ def _check(architecture: str, original: int, max_length: int) -> None:
 def _fix(module: Any, kind: str | None) -> None:
     prefix = "" if kind is None else f"{kind}_"
     # The stock model may already have changed its frequencies on a long row.
-    first: nn.Buffer = getattr(module, f"{prefix}original_inv_freq")
+    first: Tensor = getattr(module, f"{prefix}original_inv_freq")
+    if first.is_meta:
+        # Built without memory: before transformers 5 it is no buffer, and no saved decoder has it.
+        first = getattr(module, f"{prefix}inv_freq")
     module.register_buffer(f"{prefix}inv_freq", first.clone(), persistent=False)
     if kind is None:
         module.rope_type = "default"

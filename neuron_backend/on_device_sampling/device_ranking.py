@@ -65,5 +65,5 @@ def _preceding(tied: Tensor, ties: str) -> Tensor:
 
 def _strict_triangle(size: int, ties: str, device: torch.device) -> Tensor:
     """``[size, size]`` matrix: a row vector times it sums the elements before, or after, each."""
-    square = torch.ones(size, size, device=device)
+    square = torch.ones(size, size, dtype=torch.float32, device=device)
     return square.triu(1) if ties == "first" else square.tril(-1)

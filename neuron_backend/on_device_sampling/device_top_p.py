@@ -75,7 +75,7 @@ class DeviceTopP:
 
         # Mass of each greater value and of everything below it.
         size = values.shape[-1]
-        reached = greater @ torch.ones(size, size, device=values.device).tril() + lowest
+        reached = greater @ greater.new_ones(size, size).tril() + lowest
         stays = above & ((reached > spared) | (torch.arange(size, device=values.device) < minimum))
         count = _count(stays)
 

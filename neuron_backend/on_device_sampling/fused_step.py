@@ -52,7 +52,9 @@ class FusedStep(Step):
         # One more than there are positions: the last token need not be fed.
         self._capacity, self._vocab = shape.max_length + 1, shape.vocab_size
         example = self._first_tokens(shape.batch_size, 1)
-        reads = sampling.history_reads(torch.zeros(shape.batch_size, 1, shape.vocab_size), example)
+        reads = sampling.history_reads(
+            torch.zeros(shape.batch_size, 1, shape.vocab_size, dtype=torch.float32), example
+        )
         self.reads: tuple[str, ...] = tuple(part for part in _PARTS if part in reads)
         """Attributes of a history that are inputs."""
 

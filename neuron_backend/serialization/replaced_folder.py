@@ -2,6 +2,7 @@
 
 import contextlib
 import ctypes
+import errno
 import os
 import re
 import shutil
@@ -21,6 +22,9 @@ _AT_FDCWD, _RENAME_EXCHANGE = -100, 2
 
 _OLD = ".old"
 """End of the name of a folder that a save has moved away, after the name of the new one."""
+
+_NO_LOCKS = {errno.ENOSYS, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOLCK}
+"""Errors of file systems without locks of folders."""
 
 _READS = 20
 """How often a folder that is replaced meanwhile is read."""
@@ -155,7 +159,12 @@ def _fresh(final: Path) -> Iterator[Path]:
             fresh.mkdir()
             # Until it is claimed, another save takes it for one that was left behind, and removes it.
             with contextlib.suppress(BlockingIOError, FileNotFoundError):
-                stack.enter_context(_claimed(fresh))
+                try:
+                    stack.enter_context(_claimed(fresh))
+                except OSError as error:
+                    # Where there are no locks no save removes copies.
+                    if error.errno not in _NO_LOCKS:
+                        raise
                 if fresh.is_dir():
                     break
         yield fresh
@@ -182,6 +191,8 @@ def _claimed(folder: Path) -> Iterator[None]:
 
     Raises:
         BlockingIOError: Another process has claimed it.
+
+        OSError: The file system has no such locks.
     """
     if fcntl is None:
         yield

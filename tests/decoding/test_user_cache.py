@@ -1,5 +1,7 @@
 """The folder in which files are kept for a user."""
 
+import errno
+import shutil
 from pathlib import Path
 
 import pytest
@@ -67,6 +69,27 @@ def test_a_damaged_file_is_made_again(left: str, tmp_path: Path, monkeypatch: py
 
     assert kept == kept_file("any", "name", made)
     assert "content" == kept.read_text()
+
+
+def test_files_are_made_elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A compiler says in its own words that a disk is full; that of temporary files may not be."""
+    monkeypatch.setenv("DECODEKIT_CACHE", str(tmp_path / "cache"))
+
+    def made(folder: Path) -> Path:
+        assert tmp_path / "cache" not in folder.parents
+        (folder / "made").write_text("content")
+        return folder / "made"
+
+    kept = kept_file("any", "name", made)
+    assert kept is not None
+    assert "content" == kept.read_text()
+    monkeypatch.setattr(shutil, "copy", full)
+    assert kept_file("any", "other", made) is None
+
+
+def full(source: object, target: object) -> None:
+    """As on a disk without room."""
+    raise OSError(errno.ENOSPC, "no room")
 
 
 @pytest.mark.parametrize("left", [None, "", "00ff"])

@@ -8,6 +8,7 @@ import attrs
 import torch
 from torch import Tensor
 
+from ....decoding.fork_safe_lock import fork_safe_lock
 from ...artifacts import machine, trust
 from ...artifacts.fingerprint import ModelFingerprint, program_fingerprint
 from ...artifacts.manifest import Manifest
@@ -29,6 +30,8 @@ from .program_loading import CpuProgram, load_program
 
 if TYPE_CHECKING:
     from ...static_decoder import StaticDecoder
+
+_compiling = fork_safe_lock()
 
 
 @attrs.frozen
@@ -54,7 +57,9 @@ class CpuTarget:
     def compile(self, decoder: "StaticDecoder") -> None:
         """Compile every width and compare with the stock model."""
         toolchain.require()
-        with private_compiler_cache():
+        # The environment that the compiler reads, and the functions of Inductor that are replaced, are the
+        # process's.
+        with _compiling, private_compiler_cache():
             self._compile(decoder)
 
     def _compile(self, decoder: "StaticDecoder") -> None:

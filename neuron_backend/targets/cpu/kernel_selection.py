@@ -50,6 +50,10 @@ def select_kernels(model: nn.Module, dtype: torch.dtype, rows: Iterable[int]) ->
 
 def library(dtype: torch.dtype, tiled: bool = False) -> Library:
     """The kernels within :func:`~.instruction_limit.instruction_limit`, loaded once in this process."""
+    known = _limited(dtype, tiled, instruction_limit())
+    if not all(path.is_file() for path in known.objects):
+        # The folder that it was kept in was deleted.
+        _limited.cache_clear()
     return _limited(dtype, tiled, instruction_limit())
 
 

@@ -50,9 +50,17 @@ def has_pool() -> bool:
     return sys.platform == "linux" and is_gcc()
 
 
-@cache
 def compiled(name: str) -> Path:
     """The object of a file in csrc/, which is kept for this machine."""
+    known = _compiled(name)
+    if not known.is_file():
+        # The folder that it was kept in was deleted.
+        _compiled.cache_clear()
+    return _compiled(name)
+
+
+@cache
+def _compiled(name: str) -> Path:
     # Imported on demand: takes a second or two, and only compiling needs it.
     from torch._inductor.cpp_builder import CppTorchOptions
 

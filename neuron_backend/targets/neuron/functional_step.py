@@ -268,7 +268,7 @@ def lower_sampling(step: FusedStep, width: int, shape: DecoderShape) -> GraphMod
     Raises:
         OverflowError: It computes with integers that do not fit into 32 bits.
     """
-    logits = torch.zeros(shape.batch_size, step.scored(width), shape.vocab_size)
+    logits = torch.zeros(shape.batch_size, step.scored(width), shape.vocab_size, dtype=torch.float32)
     graph = lower(_Sampling(step), (logits, *step.neutral_inputs(width, shape.batch_size)))
     narrow_to_int32(graph)
     _register_constants(graph)

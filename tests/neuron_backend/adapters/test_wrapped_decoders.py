@@ -46,6 +46,24 @@ def test_the_contract_is_kept(name: str, model: PreTrainedModel):
     check_decoder(SYSTEMS[name](model))
 
 
+@pytest.mark.parametrize("default", [torch.bfloat16, torch.float64])
+@pytest.mark.parametrize("name", SYSTEMS)
+def test_torch_s_default_dtype_changes_nothing(name: str, default: torch.dtype, model: PreTrainedModel):
+    """Logits are float32, and those of before."""
+    first, decoder = SYSTEMS[name](model), SYSTEMS[name](model)
+    ids = torch.full((BATCH, decoder.shape.widths[-1]), 5)
+    start, before = torch.zeros(BATCH, dtype=torch.int64), torch.get_default_dtype()
+    expected = first.forward(ids, start)
+    torch.set_default_dtype(default)
+    try:
+        found = decoder.forward(ids, start)
+    finally:
+        torch.set_default_dtype(before)
+
+    assert found.dtype == torch.float32
+    assert torch.equal(expected, found)
+
+
 @pytest.mark.mostly_slow(every=5)
 @pytest.mark.parametrize("name", SYSTEMS)
 @pytest.mark.parametrize("sampler", [Greedy(), Sample(seed=3)], ids=["greedy", "sampled"])

@@ -1,5 +1,7 @@
 """A folder that is replaced as a whole, whenever the process that does so is killed."""
 
+import errno
+import os
 import subprocess
 import sys
 import threading
@@ -45,6 +47,22 @@ def a_folder(final: Path, content: str) -> None:
     with replaced_folder(final) as fresh:
         (fresh / "content").write_text(content)
         (fresh / "decoder.json").write_text("{}")
+
+
+@pytest.mark.parametrize("error", [errno.ENOSYS, errno.ENOTSUP, errno.ENOLCK])
+def test_a_file_system_without_locks(error: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It can be saved to, and no save removes what another may be writing."""
+
+    def refuse(descriptor: int, operation: int) -> None:
+        raise OSError(error, os.strerror(error))
+
+    monkeypatch.setattr(replacing.fcntl, "flock", refuse)
+    with replaced_folder(tmp_path / "decoder") as other:
+        a_folder(tmp_path / "decoder", "new")
+
+        assert other.is_dir()
+        assert "new" == (tmp_path / "decoder" / "content").read_text()
+    assert [tmp_path / "decoder"] == list(tmp_path.iterdir())
 
 
 @pytest.mark.parametrize("exchanges", [True, False])

@@ -46,7 +46,7 @@ class LayeredProgram:
         self._spans = {slots: number for number, slots in enumerate(layout.slots)}
         self._outputs = [(_DTYPES[dtype], shape) for dtype, shape in layout.outputs]
         self._first_output = len(layout.inputs)
-        self._memory = torch.empty(layout.memory + ALIGNMENT, dtype=torch.uint8)
+        self._memory = torch.empty(layout.memory + ALIGNMENT, dtype=torch.uint8, device="cpu")
         self._given = {
             place: int(name.removeprefix(INPUT))
             for place, name in enumerate(layout.inputs)
@@ -76,7 +76,7 @@ class LayeredProgram:
         given = [tensor.contiguous() for tensor in inputs]
         for place, number in self._given.items():
             self._pointers[place] = given[number].data_ptr()
-        outputs = [torch.empty(shape, dtype=dtype) for dtype, shape in self._outputs]
+        outputs = [torch.empty(shape, dtype=dtype, device="cpu") for dtype, shape in self._outputs]
         for place, tensor in enumerate(outputs, self._first_output):
             self._pointers[place] = tensor.data_ptr()
         self._run(self._spans[len(given[-1])])

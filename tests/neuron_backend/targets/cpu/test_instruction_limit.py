@@ -5,6 +5,7 @@ import torch
 
 from decodekit.neuron_backend.targets.cpu import kernel_library, kernel_selection
 from decodekit.neuron_backend.targets.cpu.instruction_limit import instruction_limit
+from decodekit.neuron_backend.targets.cpu.kernel_library import NO_LIBRARY
 
 
 @pytest.mark.parametrize(
@@ -48,14 +49,14 @@ def test_kernels_are_compiled_within_the_limit(monkeypatch, limit):
     """And tiles are no choice without them."""
     asked = {}
     monkeypatch.setattr(
-        kernel_library.Library, "compiled", lambda dtype, **options: asked.update(options) or "kernels"
+        kernel_library.Library, "compiled", lambda dtype, **options: asked.update(options) or NO_LIBRARY
     )
     monkeypatch.setattr(kernel_selection, "instruction_sets", lambda: ["amx_bf16", "amx_tile"])
     monkeypatch.setenv("DECODEKIT_MAX_CPU_ISA", limit)
     kernel_selection._limited.cache_clear()
 
     try:
-        assert kernel_selection.library(torch.bfloat16) == "kernels"
+        assert kernel_selection.library(torch.bfloat16) is NO_LIBRARY
     finally:
         kernel_selection._limited.cache_clear()
     assert asked == {"tiled": False, "limit": limit}

@@ -1,6 +1,7 @@
 """The thread pool and the release of Python's lock, linked into compiled programs."""
 
 import contextlib
+import shutil
 import subprocess
 import sys
 import threading
@@ -19,6 +20,20 @@ pytestmark = pytest.mark.skipif(
 )
 
 ROWS, COLUMNS = 300, 20_000
+
+
+def test_an_object_that_was_deleted_is_made_again(tmp_path, monkeypatch):
+    """The folder of what is kept may be deleted while a process runs."""
+    monkeypatch.setenv("DECODEKIT_CACHE", str(tmp_path / "cache"))
+    program_objects._compiled.cache_clear()
+    try:
+        first = program_objects.compiled("python_lock")
+        shutil.rmtree(tmp_path / "cache")
+
+        assert first == program_objects.compiled("python_lock")
+        assert first.is_file()
+    finally:
+        program_objects._compiled.cache_clear()
 
 
 class Loops(nn.Module):

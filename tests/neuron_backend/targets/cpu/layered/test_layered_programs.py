@@ -205,6 +205,16 @@ def test_other_operations_are_compiled_as_a_whole(tiny_model, caplog):
     assert "width_1 is compiled as a whole: aten.mm.out is computed by torch" in caplog.text
 
 
+def test_torch_s_default_device_changes_nothing(compiled_llama):
+    """Outputs are made for native code, which writes to their memory."""
+    ids, start = torch.tensor([[3], [5]]), torch.zeros(2, dtype=torch.int64)
+    expected = compiled_llama.forward(ids, start)
+    with torch.device("meta"):
+        found = compiled_llama.forward(ids, start)
+
+    assert torch.equal(expected, found)
+
+
 def test_a_failure_is_an_error(compiled_llama):
     """Not an end of the process."""
     program = compiled_llama.programs[1]
