@@ -1,6 +1,7 @@
 import copy
 from collections.abc import Callable
 from functools import cache, partial
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -8,7 +9,7 @@ import torch
 import transformers
 from transformers import PreTrainedModel
 
-from decodekit.neuron_backend import CompiledDecoder, UnsupportedArchitecture
+from decodekit.neuron_backend import CompiledDecoder, UnsupportedArchitecture, compile_decoder, load_decoder
 from decodekit.neuron_backend.adapters.static_cache_decoder import StaticCacheDecoder
 from decodekit.neuron_backend.models.weights import copy_sharing_weights
 
@@ -81,6 +82,17 @@ class TestFixed:
             rotating(name).model.rotary_emb.original_inv_freq,
             decoder.step.model.get_buffer("model.rotary_emb.inv_freq"),
         )
+
+    def test_is_saved(self, name: str, tmp_path: Path) -> None:
+        """With the frequencies of the stock model, twice: it is built without memory first."""
+        decoder = compile_decoder(rotating(name), target="eager", weights="int8", max_length=40, widths=(4,))
+        ids, start = torch.tensor([[3, 5, 7, 9]]), torch.tensor([0])
+        expected = decoder.forward(ids, start)
+        for folder in ("once", "twice"):
+            decoder.save(tmp_path / folder)
+            decoder = load_decoder(tmp_path / folder)
+
+            assert torch.equal(expected, decoder.forward(ids, start))
 
     @pytest.mark.mostly_slow(every=2)
     def test_can_be_lowered(self, name: str) -> None:
