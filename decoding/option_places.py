@@ -7,6 +7,10 @@ from typing import Any, TypeVar
 
 AnyClass = TypeVar("AnyClass", bound=type)
 
+_TEMPLATE = (
+    "prompts=tokenizer.apply_chat_template(messages, ..., add_generation_prompt=True, return_dict=True)"
+)
+
 _PLACES = {
     "max_new_tokens": "stop=MaxNewTokens(...)",
     "max_tokens": "stop=MaxNewTokens(...)",
@@ -23,6 +27,9 @@ _PLACES = {
     "do_sample": "sampler=Sample(seed=...) or Greedy()",
     "seed": "sampler=Sample(seed=...)",
     "num_draft_tokens": "drafter=..., num_draft_tokens=...",
+    **dict.fromkeys(
+        ("tools", "documents", "enable_thinking", "chat_template", "chat_template_kwargs"), _TEMPLATE
+    ),
     "num_beams": "no beams: BeamSearch(decoder, ...) does",
 }
 """By option: arguments of a generator."""

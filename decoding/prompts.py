@@ -1,5 +1,6 @@
 """Conversion and validation of prompts."""
 
+import warnings
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -108,7 +109,7 @@ def _row(prompt: Any, tokenizer: Any) -> list[int]:
                 "a prompt must be ids where the generator's tokenizer cannot be called with a text: "
                 f"got the string {prompt[:40]!r}"
             )
-        return list(tokenizer(prompt)["input_ids"])
+        return _encoded(prompt, tokenizer)
     if is_chat(prompt):
         return chat_ids(prompt, tokenizer)
     if isinstance(prompt, Mapping):
@@ -123,6 +124,20 @@ def _row(prompt: Any, tokenizer: Any) -> list[int]:
     elif isinstance(prompt, Sequence) and all(is_whole(item) for item in prompt):
         return [int(item) for item in prompt]
     raise TypeError(f"a prompt must be a list of ids: got {prompt!r:.80}")
+
+
+def _encoded(text: str, tokenizer: Any) -> list[int]:
+    ids = list(tokenizer(text)["input_ids"])
+    # A tokenizer need only decode and encode.
+    begin = getattr(tokenizer, "bos_token_id", None)
+    if begin is not None and ids[:2] == [begin, begin]:
+        warnings.warn(
+            "a text that begins with the tokenizer's own first token should be given as ids: "
+            f"got {text[:40]!r}, before which the tokenizer puts another (a chat template's text is encoded "
+            "with add_special_tokens=False, or by apply_chat_template(..., return_dict=True))",
+            stacklevel=2,
+        )
+    return ids
 
 
 def _encoded_rows(encoded: Mapping[str, Any]) -> list[list[int]]:

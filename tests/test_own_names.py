@@ -70,6 +70,7 @@ FOREIGN = {
     # Tokenizers
     "decoding/text/clean_up.py": {"backend_tokenizer", "clean_up_tokenization_spaces", "model"},
     "decoding/chat.py": {"chat_template"},
+    "decoding/prompts.py": {"bos_token_id"},
     "decoding/engine/end_tokens.py": {"eos_token_id"},
     "decoding/engine/start_token.py": {"bos_token_id"},
     "decoding/text/per_tokenizer.py": {"backend_tokenizer", "decoder"},

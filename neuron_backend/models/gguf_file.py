@@ -133,7 +133,10 @@ def _own_dtype(header: GgufHeader) -> torch.dtype:
     """The dtype of all matrices; float32 where they differ, or are quantised."""
     from gguf import GGMLQuantizationType
 
-    dtypes = {GGMLQuantizationType.BF16: torch.bfloat16, GGMLQuantizationType.F16: torch.float16}
+    dtypes: dict[int, torch.dtype] = {
+        GGMLQuantizationType.BF16: torch.bfloat16,
+        GGMLQuantizationType.F16: torch.float16,
+    }
     # Norms and biases are in float32 whatever the rest is.
     kinds = {kind for name, kind in header.types.items() if name not in header.vectors}
     return dtypes.get(kinds.pop(), torch.float32) if len(kinds) == 1 else torch.float32

@@ -1,5 +1,7 @@
 """What may be passed as prompts."""
 
+import copy
+import warnings
 from collections.abc import Callable
 from typing import Any, ClassVar
 
@@ -7,11 +9,12 @@ import attrs
 import numpy as np
 import pytest
 import torch
-from tokenizers import Tokenizer, models, pre_tokenizers
+from tokenizers import Tokenizer, models, pre_tokenizers, processors
 from transformers import BatchEncoding, PreTrainedTokenizerFast
 
-from decodekit.decoding import DecoderShape
+from decodekit.decoding import DecoderShape, Generator, MaxNewTokens
 from decodekit.decoding.prompts import as_rows
+from decodekit.testing import ScriptedDecoder
 
 SHAPE = DecoderShape(batch_size=3, max_length=8, vocab_size=10, widths=(1, 4), scored_width=4)
 
@@ -164,6 +167,35 @@ class TestChats:
 
         assert ["user: abc\nassistant: "] == self.text(rows)
         assert [theirs["input_ids"]] == rows
+
+    def test_other_options_are_the_template_s(self, tokenizer: Any) -> None:
+        """The message says how; what it says is taken."""
+        generator = Generator(
+            ScriptedDecoder(torch.eye(128), max_length=64), tokenizer=tokenizer, stop=MaxNewTokens(1)
+        )
+        with pytest.raises(
+            TypeError, match=r"got 'tools'; a Generator takes prompts=tokenizer\.apply_chat_t"
+        ):
+            generator(self.USER, tools=[])
+        encoded = tokenizer.apply_chat_template(
+            self.USER, tools=[], add_generation_prompt=True, return_dict=True
+        )
+
+        assert generator(self.USER).ids == generator(encoded).ids
+
+    def test_a_text_with_two_beginnings_is_said(self, tokenizer: Any) -> None:
+        """As that of a chat template is where the tokenizer puts its first token before all texts."""
+        shape, own = attrs.evolve(SHAPE, vocab_size=128, max_length=64), tokenizer.bos_token_id
+        tokenizer = copy.deepcopy(tokenizer)
+        tokenizer.backend_tokenizer.post_processor = processors.TemplateProcessing(
+            single="<s> $A", special_tokens=[("<s>", own)]
+        )
+        with pytest.warns(UserWarning, match="begins with the tokenizer's own first token .*got '<s>a'"):
+            assert [own, own] == as_rows("<s>a", shape, tokenizer)[0][:2]
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+
+            assert [own] == as_rows("a", shape, tokenizer)[0][:1]
 
     def test_several_beside_strings(self, tokenizer: Any) -> None:
         """One row each; an assistant's last message is continued."""
