@@ -101,7 +101,7 @@ def _fix(module: Any, kind: str | None) -> None:
     first: Tensor = getattr(module, f"{prefix}original_inv_freq")
     if first.is_meta:
         # Built without memory: before transformers 5 it is no buffer, and no saved decoder has it.
-        first = getattr(module, f"{prefix}inv_freq")
+        first = module.get_buffer(f"{prefix}inv_freq")
     module.register_buffer(f"{prefix}inv_freq", first.clone(), persistent=False)
     if kind is None:
         module.rope_type = "default"
