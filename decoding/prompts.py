@@ -130,7 +130,7 @@ def _encoded(text: str, tokenizer: Any) -> list[int]:
     ids = list(tokenizer(text)["input_ids"])
     # A tokenizer need only decode and encode.
     begin = getattr(tokenizer, "bos_token_id", None)
-    if begin is not None and ids[:2] == [begin, begin]:
+    if begin is not None and ids[:2] == [begin, begin] and list(tokenizer("")["input_ids"])[:1] == [begin]:
         warnings.warn(
             "a text that begins with the tokenizer's own first token should be given as ids: "
             f"got {text[:40]!r}, before which the tokenizer puts another (a chat template's text is encoded "

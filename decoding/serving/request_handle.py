@@ -267,5 +267,7 @@ def _tell_last(tell: Callable[..., None], *news: Exception) -> None:
     """Tell a streamer of the end of a request that has failed; a second failure is logged only."""
     try:
         tell(*news)
+    except ClosedError:
+        pass
     except Exception:
         _LOG.warning("a streamer raised when it was told of the end of its request", exc_info=True)

@@ -130,15 +130,16 @@ def _absolute(path: str | PathLike[str]) -> Path:
 
 
 def _own_dtype(header: GgufHeader) -> torch.dtype:
-    """The dtype of all matrices; float32 where they differ, or are quantised."""
+    """The dtype of the matrices; float32 where they are quantised, or of two dtypes of 16 bits."""
     from gguf import GGMLQuantizationType
 
     dtypes: dict[int, torch.dtype] = {
         GGMLQuantizationType.BF16: torch.bfloat16,
         GGMLQuantizationType.F16: torch.float16,
     }
-    # Norms and biases are in float32 whatever the rest is.
+    # Norms, biases, routers and positions are in float32 whatever the rest is.
     kinds = {kind for name, kind in header.types.items() if name not in header.vectors}
+    kinds.discard(GGMLQuantizationType.F32)
     return dtypes.get(kinds.pop(), torch.float32) if len(kinds) == 1 else torch.float32
 
 

@@ -186,7 +186,7 @@ class TestChats:
     def test_a_text_with_two_beginnings_is_said(self, tokenizer: Any) -> None:
         """As that of a chat template is where the tokenizer puts its first token before all texts."""
         shape, own = attrs.evolve(SHAPE, vocab_size=128, max_length=64), tokenizer.bos_token_id
-        tokenizer = copy.deepcopy(tokenizer)
+        plain, tokenizer = tokenizer, copy.deepcopy(tokenizer)
         tokenizer.backend_tokenizer.post_processor = processors.TemplateProcessing(
             single="<s> $A", special_tokens=[("<s>", own)]
         )
@@ -196,6 +196,7 @@ class TestChats:
             warnings.simplefilter("error")
 
             assert [own] == as_rows("a", shape, tokenizer)[0][:1]
+            assert [own, own] == as_rows("<s><s>a", shape, plain)[0][:2]
 
     def test_several_beside_strings(self, tokenizer: Any) -> None:
         """One row each; an assistant's last message is continued."""

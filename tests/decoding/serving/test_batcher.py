@@ -510,8 +510,10 @@ class TestIsolation:
         assert ["begin", "end"] == told[0].told == told[1].told
 
     @pytest.mark.parametrize("breaks", [("end",), ("begin", "end")])
-    def test_a_streamer_that_is_closed_when_it_ends(self, breaks: tuple[str, ...]) -> None:
-        """The result is kept, by a generator and by a batcher."""
+    def test_a_streamer_that_is_closed_when_it_ends(
+        self, breaks: tuple[str, ...], caplog: pytest.LogCaptureFixture
+    ) -> None:
+        """The result is kept, by a generator and by a batcher, and nothing is logged."""
         told = BrokenReader(*breaks), BrokenReader(*breaks)
         told[0].closed = told[1].closed = True
         own = Generator(scripted(1), stop=self.STOP)([3], streamer=told[0])
@@ -519,6 +521,7 @@ class TestIsolation:
 
         assert ([] if "begin" in breaks else alone([3], stop=self.STOP)[0]) == own.ids[0] == result.ids[0]
         assert told[0].told == told[1].told
+        assert not caplog.records
 
     def test_two_readers_of_one_request(self) -> None:
         """One that finds nothing, since the other was faster, waits for the next event."""
