@@ -41,6 +41,7 @@ FOREIGN = {
         "sliding_window",
         "validate",
     },
+    "neuron_backend/models/gguf_tokenizer.py": {"add_bos_token"},
     "neuron_backend/models/tokenizer_source.py": {"AttributeError"},
     "neuron_backend/models/without_bars.py": {"tqdm"},
     "neuron_backend/models/rope_scaling.py": {

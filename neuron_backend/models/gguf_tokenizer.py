@@ -52,18 +52,21 @@ def load_gguf_tokenizer(path: str | PathLike[str]) -> "PreTrainedTokenizerBase":
         ValueError: The file is a part of a model, or has no tokenizer that can be read.
 
     Warns:
-        UserWarning: It does not say how its tokenizer divides texts, or names a way that is not known.
+        UserWarning: It does not say how its tokenizer divides texts, or names a way that is not known. (Not
+            with transformers before 5.24, which goes by the model's type.)
     """
     # Imported here: it takes seconds.
-    from transformers import PreTrainedTokenizerFast
+    from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
     file = Path(path).absolute()
     settings = read_header(file).settings
     refuse_part(settings, file)
-    # Not by the class for the model's type, which adds tokens of its own.
-    tokenizer: PreTrainedTokenizerBase = PreTrainedTokenizerFast.from_pretrained(
-        str(file.parent), gguf_file=str(file)
+    # Not by the class for the model's type, which adds tokens of its own; but before transformers 5 only that
+    # begins texts with a token.
+    kind: Any = (
+        PreTrainedTokenizerFast if hasattr(PreTrainedTokenizerFast, "add_bos_token") else AutoTokenizer
     )
+    tokenizer: PreTrainedTokenizerBase = kind.from_pretrained(str(file.parent), gguf_file=str(file))
     if settings.get("tokenizer.ggml.model") == "gpt2":
         _complete(tokenizer, settings, file)
     return tokenizer
