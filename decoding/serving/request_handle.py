@@ -43,8 +43,8 @@ class RequestHandle:
 
     Iterate over it for its events (with ``async for`` in an event loop), or take the :meth:`result`
     (``await handle``). Iterating begins at the first event that was not read; of several readers each event
-    reaches one. Breaking off leaves the request
-    running: :meth:`cancel` ends it. A task that is cancelled while it waits cancels the request.
+    reaches one. Breaking off leaves the request running: :meth:`cancel` ends it. A task that is cancelled
+    while it waits cancels the request.
     """
 
     _server: Server

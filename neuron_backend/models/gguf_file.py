@@ -8,7 +8,6 @@ import torch
 
 from .gguf_header import MAGIC, GgufHeader, read_header
 from .gguf_parsing import parsed_once
-from .gguf_parts import refuse_part
 from .gguf_settings import complete_config, complete_generation_config, complete_model
 from .unsupported import UnsupportedArchitecture
 from .without_bars import without_gguf_bar
@@ -79,14 +78,15 @@ def load_gguf_model(path: str | PathLike[str], dtype: torch.dtype | None) -> "Pr
     from transformers import AutoModelForCausalLM
 
     file = _absolute(path)
+    header = read_header(file)
     # With its report, which transformers' annotations leave out.
     loaded: Any
     try:
         loaded = AutoModelForCausalLM.from_pretrained(
             str(file.parent),
             gguf_file=str(file),
-            config=_completed_config(file),
-            dtype=dtype or _own_dtype(read_header(file)),
+            config=_completed_config(file, header),
+            dtype=dtype or _own_dtype(header),
             output_loading_info=True,
             **_unpacked(),
         )
@@ -104,7 +104,7 @@ def load_gguf_model(path: str | PathLike[str], dtype: torch.dtype | None) -> "Pr
         raise UnsupportedArchitecture(type(model).__name__, reason)
     complete_model(model, file)
     if model.generation_config is not None:
-        complete_generation_config(model.generation_config, file)
+        complete_generation_config(model.generation_config, header)
     return model
 
 
@@ -120,8 +120,9 @@ def load_gguf_config(path: str | PathLike[str]) -> "PretrainedConfig":
         UnsupportedArchitecture: The file has a setting that has no place in the config.
     """
     check_gguf(path)
+    file = _absolute(path)
     with parsed_once():
-        return _completed_config(_absolute(path))
+        return _completed_config(file, read_header(file))
 
 
 def _absolute(path: str | PathLike[str]) -> Path:
@@ -143,12 +144,11 @@ def _own_dtype(header: GgufHeader) -> torch.dtype:
     return dtypes.get(kinds.pop(), torch.float32) if len(kinds) == 1 else torch.float32
 
 
-def _completed_config(file: Path) -> "PretrainedConfig":
+def _completed_config(file: Path, header: GgufHeader) -> "PretrainedConfig":
     from transformers import AutoConfig
 
-    refuse_part(read_header(file).settings, file)
     config: PretrainedConfig = AutoConfig.from_pretrained(str(file.parent), gguf_file=str(file))
-    complete_config(config, file)
+    complete_config(config, header, file)
     return config
 
 

@@ -45,16 +45,23 @@ def read_header(path: str | PathLike[str]) -> GgufHeader:
     Raises:
         OSError: The file cannot be read.
 
-        ValueError: It has no such header.
+        ValueError: It has no such header, or says that it is one of several parts of a model.
     """
     file = Path(path)
     if file.stat().st_size == 0:
         raise ValueError(f"a GGUF file must have a header: got the empty file {file}")
     with file.open("rb") as opened, mmap(opened.fileno(), 0, access=ACCESS_READ) as content:
         try:
-            return _header(_Cursor(content))
+            header = _header(_Cursor(content))
         except (struct.error, KeyError, MemoryError, OverflowError) as error:
             raise ValueError(f"a GGUF file must be whole: got {file}, whose header cannot be read") from error
+    parts = header.settings.get("split.count", 1)
+    if parts > 1:
+        raise ValueError(
+            f"a GGUF file must have the whole model: got {file}, one of {parts} parts; "
+            "`llama-gguf-split --merge FIRST_PART WHOLE` of llama.cpp joins them"
+        )
+    return header
 
 
 def _header(cursor: "_Cursor") -> GgufHeader:

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from ...decoding.validation import as_several
-from .gguf_header import read_header
+from .gguf_header import GgufHeader
 from .unsupported import UnsupportedArchitecture
 
 if TYPE_CHECKING:
@@ -57,16 +57,14 @@ _MESSAGES_GO_ON = ({"<|return|>", "<|call|>"}, {"<|flush|>", "<|calls|>"})
 _LONG_FACTORS = ("rope_factors_long.weight", "rope_factors_short.weight")
 
 
-def complete_config(config: "PretrainedConfig", path: str | PathLike[str]) -> None:
+def complete_config(config: "PretrainedConfig", header: GgufHeader, path: str | PathLike[str]) -> None:
     """
-    Set in *config*, which transformers made of the file *path*, what it left out of the file.
+    Set in *config*, which transformers made of the file *path* with this *header*, what it left out.
 
     Raises:
         UnsupportedArchitecture: The file has a setting that has no place in the config.
     """
-    reader = _reader(path)
-    name = _name(path)
-    tensors, types = {tensor.name for tensor in reader.tensors}, _types(config)
+    name, tensors, types = _name(path), header.types, _types(config)
     for tensor in _LONG_FACTORS:
         if tensor in tensors and "longrope" not in types:
             raise UnsupportedArchitecture(
@@ -75,7 +73,7 @@ def complete_config(config: "PretrainedConfig", path: str | PathLike[str]) -> No
     for option, tensor in _BIASES.items():
         if tensor in tensors and getattr(config, option, None) is False:
             setattr(config, option, True)
-    settings = _settings(reader.fields)
+    settings = _settings(header)
     _set_base(name, settings, config)
     _set_scaling(name, settings, config)
     _set_window(name, settings, config)
@@ -111,9 +109,9 @@ def complete_model(model: "PreTrainedModel", path: str | PathLike[str]) -> None:
         _divide_frequencies(name, model, factors)
 
 
-def complete_generation_config(config: "GenerationConfig", path: str | PathLike[str]) -> None:
-    """Add all end tokens of the file *path* to those of *config*."""
-    ends, own = _end_tokens(read_header(path).settings), config.eos_token_id
+def complete_generation_config(config: "GenerationConfig", header: GgufHeader) -> None:
+    """Add all end tokens of the file with this *header* to those of *config*."""
+    ends, own = _end_tokens(header.settings), config.eos_token_id
     ends |= set() if own is None else set(as_several(own))
     if ends:
         config.eos_token_id = sorted(ends)
@@ -142,18 +140,14 @@ def _name(path: str | PathLike[str]) -> str:
     return f"the model in {path}"
 
 
-def _settings(fields: Mapping[str, Any]) -> dict[str, Any]:
+def _settings(header: GgufHeader) -> dict[str, Any]:
     """Numbers and strings of the file's architecture, by name without its prefix."""
-    from gguf import GGUFValueType
-
-    found = {}
-    for key, field in fields.items():
-        if field.types and field.types[0] != GGUFValueType.ARRAY:
-            part = field.parts[field.data[0]]
-            text = field.types[0] == GGUFValueType.STRING
-            found[key] = bytes(part).decode() if text else part[0].item()
-    prefix = f"{found.get('general.architecture')}."
-    return {key.removeprefix(prefix): value for key, value in found.items() if key.startswith(prefix)}
+    prefix = f"{header.settings.get('general.architecture')}."
+    return {
+        key.removeprefix(prefix): value
+        for key, value in header.settings.items()
+        if key.startswith(prefix) and not isinstance(value, list | tuple)
+    }
 
 
 def _set_base(name: str, settings: Mapping[str, Any], config: "PretrainedConfig") -> None:

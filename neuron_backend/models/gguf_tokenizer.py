@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from .gguf_header import read_header
-from .gguf_parts import refuse_part
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -60,7 +59,6 @@ def load_gguf_tokenizer(path: str | PathLike[str]) -> "PreTrainedTokenizerBase":
 
     file = Path(path).absolute()
     settings = read_header(file).settings
-    refuse_part(settings, file)
     # Not by the class for the model's type, which adds tokens of its own; but before transformers 5 only that
     # begins texts with a token.
     kind: Any = (
