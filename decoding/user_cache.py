@@ -1,13 +1,14 @@
 """The folder in which decodekit keeps files for a user, and whether others may have written to it."""
 
 import contextlib
-import hashlib
 import os
 import shutil
 import stat
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
+
+from .file_digest import file_sha256
 
 
 def cache_folder() -> Path:
@@ -94,7 +95,7 @@ def kept_file(folder: str, name: str, make: Callable[[Path], Path]) -> Path | No
                 made = Path(shutil.copy(make(Path(elsewhere)), temporary))
                 made.chmod(0o700)
                 digest = Path(temporary) / "digest"
-                digest.write_text(_sha256(made))
+                digest.write_text(file_sha256(made))
                 os.replace(digest, _digest_of(path))
                 os.replace(made, path)
         return None if write_access_problem(path) else path
@@ -105,17 +106,12 @@ def kept_file(folder: str, name: str, make: Callable[[Path], Path]) -> Path | No
 def _is_whole(path: Path) -> bool:
     """Whether there is a file at *path*, as it was made."""
     digest = _digest_of(path)
-    return path.is_file() and digest.is_file() and digest.read_bytes() == _sha256(path).encode()
+    return path.is_file() and digest.is_file() and digest.read_bytes() == file_sha256(path).encode()
 
 
 def _digest_of(path: Path) -> Path:
     """The file that has the SHA-256 of the one at *path*."""
     return path.with_name(f"{path.name}.sha256")
-
-
-def _sha256(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def write_access_problem(path: Path) -> str | None:

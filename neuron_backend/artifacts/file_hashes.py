@@ -4,16 +4,12 @@ import hashlib
 from collections.abc import Mapping
 from pathlib import Path
 
+from ...decoding.file_digest import file_sha256
+
 
 def sha256(content: bytes) -> str:
     """SHA-256 of *content*, in hexadecimal."""
     return hashlib.sha256(content).hexdigest()
-
-
-def file_sha256(path: Path) -> str:
-    """SHA-256 of a file's content, in hexadecimal."""
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def check_files(folder: Path, hashes: Mapping[str, str]) -> None:

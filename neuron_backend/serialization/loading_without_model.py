@@ -16,9 +16,10 @@ from typing import TYPE_CHECKING
 from safetensors.torch import load
 from torch import Tensor
 
+from ...decoding.file_digest import file_sha256
 from ..artifacts import trust
 from ..artifacts.blueprint import Blueprint
-from ..artifacts.file_hashes import check_hash, check_present, file_sha256, sha256
+from ..artifacts.file_hashes import check_hash, check_present, sha256
 from ..artifacts.fingerprint import ModelFingerprint
 from ..artifacts.manifest import BUFFERS, CONSTANTS, NAME, PROGRAMS, Manifest, weights_file
 from ..artifacts.packages import packages_of, strip_prefix

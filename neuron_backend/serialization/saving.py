@@ -20,9 +20,9 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from ... import __version__
+from ...decoding.file_digest import file_sha256
 from ..artifacts import machine
 from ..artifacts.blueprint import Blueprint
-from ..artifacts.file_hashes import file_sha256
 from ..artifacts.fingerprint import weight_table
 from ..artifacts.manifest import BUFFERS, CONSTANTS, NAME, PROGRAMS, Manifest, weights_file
 from ..artifacts.quantized_files import save_quantized

@@ -18,8 +18,9 @@ import torch
 from safetensors import SafetensorError
 from torch import Tensor
 
+from decodekit.decoding.file_digest import file_sha256
 from decodekit.neuron_backend import CompiledDecoder, compile_decoder, load_decoder
-from decodekit.neuron_backend.artifacts.file_hashes import file_sha256, sha256
+from decodekit.neuron_backend.artifacts.file_hashes import sha256
 from decodekit.neuron_backend.artifacts.manifest import NAME, PLAIN_WEIGHTS, QUANTIZED_WEIGHTS
 from decodekit.neuron_backend.targets.cpu.cpu_target import CpuTarget
 

@@ -18,9 +18,9 @@ from transformers import PreTrainedModel
 
 from decodekit.decoding import Generator, Greedy, Logprobs, MaxNewTokens, Sample
 from decodekit.decoding.cache.slots import Slots
+from decodekit.decoding.file_digest import file_sha256
 from decodekit.decoding.history import History
 from decodekit.neuron_backend import CompiledDecoder, load_decoder
-from decodekit.neuron_backend.artifacts.file_hashes import file_sha256
 from decodekit.neuron_backend.artifacts.manifest import Manifest
 from decodekit.neuron_backend.lint.hlo_lint import lint_hlo
 from decodekit.neuron_backend.targets.neuron.traced_target import TracedTarget

@@ -14,8 +14,8 @@ import pytest
 
 from decodekit.decoding import Generator, MaxNewTokens
 from decodekit.decoding.cache.slots import Slots
+from decodekit.decoding.file_digest import file_sha256
 from decodekit.neuron_backend import CompiledDecoder, compile_decoder, load_decoder
-from decodekit.neuron_backend.artifacts.file_hashes import file_sha256
 from decodekit.neuron_backend.artifacts.manifest import Manifest
 from decodekit.neuron_backend.targets.neuron.traced_target import TracedTarget
 from decodekit.neuron_backend.targets.target import NOT_SAVED

@@ -9,7 +9,7 @@ from hypothesis import HealthCheck, given, settings, strategies as st
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from decodekit.neuron_backend.artifacts.file_hashes import file_sha256
+from decodekit.decoding.file_digest import file_sha256
 from decodekit.neuron_backend.artifacts.stored_weights import StoredWeights, tensor_entries
 
 from ...strategies import examples

@@ -7,8 +7,8 @@ import torch
 import transformers
 from safetensors import safe_open
 
+from decodekit.decoding.file_digest import file_sha256
 from decodekit.neuron_backend import CompiledDecoder, compile_decoder, load_decoder
-from decodekit.neuron_backend.artifacts.file_hashes import file_sha256
 from decodekit.neuron_backend.artifacts.manifest import Manifest
 from decodekit.neuron_backend.quantization.int4_linear import Int4Linear
 from decodekit.neuron_backend.quantization.int8_linear import Int8Linear

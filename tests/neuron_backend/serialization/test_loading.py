@@ -6,9 +6,9 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM, Ernie4_5_MoeConfig
 
+from decodekit.decoding.file_digest import file_sha256
 from decodekit.neuron_backend import CompiledDecoder, compile_decoder, load_decoder
 from decodekit.neuron_backend.artifacts import file_hashes
-from decodekit.neuron_backend.artifacts.file_hashes import file_sha256
 from decodekit.neuron_backend.artifacts.manifest import Manifest
 
 

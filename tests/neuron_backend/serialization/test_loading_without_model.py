@@ -15,8 +15,8 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 from transformers import PreTrainedModel
 
+from decodekit.decoding.file_digest import file_sha256
 from decodekit.neuron_backend import CompiledDecoder, compile_decoder, load_decoder
-from decodekit.neuron_backend.artifacts.file_hashes import file_sha256
 from decodekit.neuron_backend.artifacts.manifest import BUFFERS, CONSTANTS, PROGRAMS, Manifest, weights_file
 from decodekit.neuron_backend.artifacts.stored_weights import StoredWeights
 from decodekit.neuron_backend.serialization.saving import blueprint_of
