@@ -41,8 +41,9 @@ if TYPE_CHECKING:
     from .sampling.pipeline import SamplingPipeline as SamplingPipeline
     from .sampling.sample import Sample as Sample
     from .sampling_placement import Place as Place, Placement as Placement
-    from .serving.batcher import Batcher as Batcher, BatcherFullError as BatcherFullError
+    from .serving.batcher import Batcher as Batcher
     from .serving.conversation import Turn as Turn
+    from .serving.open_requests import BatcherFullError as BatcherFullError
     from .serving.request_handle import RequestHandle as RequestHandle
     from .serving.row_pin import RowPin as RowPin
     from .serving.session import Session as Session, SessionFullError as SessionFullError

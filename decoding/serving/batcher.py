@@ -2,11 +2,9 @@
 
 import asyncio
 import logging
-import math
 import threading
 import time
 import weakref
-from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -20,14 +18,14 @@ from ..cache.slots import feeder_of
 from ..engine.compatibility import check_decoder
 from ..engine.parts import Parts, check_fit, prompt_rows, seed_of
 from ..optional_protocols import AnyDecoder, is_bit_exact, runs_in_lockstep
-from ..results.events import Event
 from ..results.logprobs import Logprobs
 from ..results.statistics import Statistics
 from ..results.streamers import listener, report_failure
 from ..results.timers import Timers
 from ..token_feeder import TokenFeeder
 from ..validation import a_whole_number, is_whole, stream_numbers
-from .batched_request import CANCELLED, TIMEOUT, BatchedRequest
+from .batched_request import TIMEOUT, BatchedRequest
+from .open_requests import OpenRequests
 from .prefill_pace import prefill_pace
 from .request_handle import RequestHandle
 from .request_options import RequestOptions
@@ -40,10 +38,6 @@ _LOG = logging.getLogger(__name__)
 
 _POLL_SECONDS = 0.02
 """How long to wait for another thread's step, or for a time-out, before looking again."""
-
-
-class BatcherFullError(RuntimeError):
-    """As many requests wait as may."""
 
 
 @attrs.define(eq=False, kw_only=True, repr=False)
@@ -100,22 +94,12 @@ class Batcher:
     """As :attr:`~..generator.Generator.exact_width`."""
 
     _timers: Timers = attrs.field(init=False)
-    _served: Statistics = attrs.field(factory=Statistics, init=False)
-    """What the requests that ended have counted."""
-
     _feeder: TokenFeeder = attrs.field(init=False)
     _table: RequestTable = attrs.field(init=False)
     _checked: "weakref.WeakSet[Parts]" = attrs.field(factory=weakref.WeakSet, init=False)
     """Parts that fit the decoder."""
 
-    _handles: dict[BatchedRequest, RequestHandle] = attrs.field(factory=dict, init=False)
-    _arrived: list[BatchedRequest] = attrs.field(factory=list, init=False)
-    """Requests that the table has not got yet."""
-
-    _told: deque[Told] = attrs.field(factory=deque, init=False)
-    """What the table said of requests, and their handles do not know yet."""
-
-    _closed: bool = attrs.field(default=False, init=False)
+    _requests: OpenRequests = attrs.field(init=False)
     _thread: threading.Thread | None = attrs.field(default=None, init=False)
     _executor: ThreadPoolExecutor | None = attrs.field(default=None, init=False)
     """The thread of the steps that tasks wait for."""
@@ -131,7 +115,7 @@ class Batcher:
     """The number of that thread."""
 
     _waiters: Waiters = attrs.field(factory=Waiters, init=False)
-    """Those who wait for a handle or for room."""
+    """Threads and tasks that wait for a handle or for room."""
 
     def __attrs_post_init__(self) -> None:
         """Lay out an empty table."""
@@ -146,6 +130,7 @@ class Batcher:
         pace = prefill_pace(self._feeder, self.prefill_width, self.max_gap)
         line = WaitingLine(self.ageing)
         self._table = RequestTable(self._feeder, self._timers, pace, line, self.exact_width)
+        self._requests = OpenRequests(self._lock, self.decoder.shape.batch_size, self.max_waiting)
         _batchers.add(self)
 
     @property
@@ -156,12 +141,12 @@ class Batcher:
         The counts by row are those of each request's own statistics.
         """
         with self._lock:
-            return self._timers.statistics + self._served
+            return self._timers.statistics + self._requests.ended
 
     @property
     def num_waiting(self) -> int:
         """The prompts and samples that wait for a row, or for the next step."""
-        return len(self._arrived) + len(self._table.waiting)
+        return self._requests.num_arrived + len(self._table.waiting)
 
     def submit(
         self,
@@ -308,12 +293,7 @@ class Batcher:
             wait: Whether to return only when all have ended. Without, the thread of a ``with`` block ends by
                 itself. A streamer does not wait.
         """
-        with self._lock:
-            self._closed = True
-            for request in self._handles:
-                # Nobody may be left who reads.
-                request.max_unread = None
-                request.ending = request.ending if finish else CANCELLED
+        self._requests.close(finish)
         self.notify()
         # A part or a streamer that closes the batcher is called by the thread that would end the requests.
         if not wait or self._steps_here():
@@ -321,7 +301,7 @@ class Batcher:
         if self._thread is not None:
             self._thread.join()
             self._thread = None
-        while self._handles:
+        while self._requests:
             self.step()
         if self._executor is not None:
             self._executor.shutdown()
@@ -329,7 +309,7 @@ class Batcher:
     def __enter__(self) -> Self:
         """Advance the requests in a thread until the end of the ``with`` block."""
         with self._lock:
-            if self._closed or self._thread is not None:
+            if self._requests.closed or self._thread is not None:
                 raise RuntimeError("a batcher runs once: make a new one")
             self._thread = threading.Thread(target=self._run, name="decodekit-batcher", daemon=True)
         self._thread.start()
@@ -349,13 +329,15 @@ class Batcher:
 
     def __repr__(self) -> str:
         """One line: the decoder's rows, and the requests."""
-        running = len(self._handles) - self.num_waiting
-        rows = self.decoder.shape.batch_size
-        return f"<Batcher: {rows} rows, {running} requests running, {self.num_waiting} waiting>"
+        running = len(self._requests) - self.num_waiting
+        return (
+            f"<Batcher: {self._requests.rows} rows, {running} requests running, {self.num_waiting} waiting>"
+        )
 
     def after_fork_in_child(self) -> None:
         """Give up the threads of the parent: none of them releases a lock here, or advances the requests."""
         self._waiters = Waiters()
+        self._requests.lock = self._lock
         stepping = not self._stepping.acquire(blocking=False)
         if stepping:
             self._stepping, self._stepper = threading.RLock(), None
@@ -368,7 +350,7 @@ class Batcher:
             "advanced the requests"
         )
         self._thread = self._executor = None
-        for handle in self._given_up():
+        for handle in self._requests.give_up():
             handle.fail(lost)
 
     # What a handle asks for.
@@ -443,31 +425,22 @@ class Batcher:
                 advanced = self._advance()
             self.notify()
             with self._lock:
-                if self._closed and not self._handles:
+                if self._requests.closed and not self._requests:
                     return
-                if not advanced and not self._arrived and not any(one.ending for one in self._handles):
+                if not (advanced or self._requests.num_arrived or self._requests.are_cancelled):
                     # Requests that wait or pause may come to the end of their time.
-                    self._waiters.changed.wait(_POLL_SECONDS if self._handles else None)
+                    self._waiters.changed.wait(_POLL_SECONDS if self._requests else None)
 
     def _end_all(self, error: BaseException) -> None:
         """Tell every request that the thread has ended, and take no more."""
         ended = RuntimeError(f"the batcher's thread was ended by {type(error).__name__}: {error}")
         ended.__cause__ = error
-        handles = self._given_up()
+        handles = self._requests.give_up()
         self._table.clear()
         for handle in handles:
             handle.tell_streamer(ended)
             handle.fail(ended)
         self.notify()
-
-    def _given_up(self) -> list[RequestHandle]:
-        """Take no more requests; the handle of each that has not ended, and will not be told by a step."""
-        with self._lock:
-            self._closed = True
-            handles, self._handles = self._handles, {}
-            self._arrived.clear()
-            self._told.clear()
-        return list(handles.values())
 
     def _advance(self) -> bool:
         """One step; whether anything was computed."""
@@ -476,31 +449,27 @@ class Batcher:
             self._stepper = threading.get_ident()
             self._timers.resume()
             # What an exception has left.
-            self._tell()
-            with self._lock:
-                self._table.waiting.add(self._arrived)
-                self._arrived.clear()
-            self._collect(self._table.end_due)
-            self._tell()
-            self._collect(self._stepped)
-            self._tell()
+            self._requests.tell()
+            self._requests.move_arrived(self._table.waiting.add)
+            self._note(self._table.end_due)
+            self._requests.tell()
+            self._note(self._stepped)
+            self._requests.tell()
         finally:
             self._stepper = None
             self._timers.touch()
         return self._feeder.counts.forwards > forwards
 
-    def _collect(self, step: Callable[[], list[Told]]) -> None:
+    def _note(self, step: Callable[[], list[Told]]) -> None:
         """Keep what *step* says of requests; an interrupt of it ends all that the table has."""
         try:
-            self._told += step()
+            self._requests.note(step())
         except BaseException as error:
             # It may have come between any two lines, so nothing that the table has can go on.
             self._table.clear()
             ended = RuntimeError(f"the batcher was interrupted by {type(error).__name__}: {error}")
             ended.__cause__ = error
-            with self._lock:
-                seen = [request for request in self._handles if request not in self._arrived]
-            self._told += [(request, ended) for request in seen]
+            self._requests.note_interrupt(ended)
             raise
 
     def _stepped(self) -> list[Told]:
@@ -508,25 +477,6 @@ class Batcher:
             return self._table.step()
         except Exception as error:
             return [(request, error) for request in self._table.clear()]
-
-    def _tell(self) -> None:
-        """Tell handles and their streamers what the table said; each once, whatever a streamer raises."""
-        while self._told:
-            request, news = self._told[0]
-            handle = self._handles[request]
-            try:
-                # Without the lock: a streamer may take its time.
-                handle.tell_streamer(news)
-            finally:
-                with self._lock:
-                    self._told.popleft()
-                    if isinstance(news, Event):
-                        handle.add(news)
-                    else:
-                        handle.fail(news)
-                    if not isinstance(news, Event) or news.finish is not None:
-                        del self._handles[request]
-                        self._served += _counts(request.run.timers.statistics)
 
     def _rows(self, parts: Parts, prompts: Any) -> list[list[int]]:
         if not isinstance(parts, Parts):
@@ -551,46 +501,15 @@ class Batcher:
         told = None if streamer is None else listener(streamer, rows)
         handle = RequestHandle(self, rows, requests, seed, told)
         until = None if options.timeout is None else requests[0].submitted + options.timeout
-        while not self._queue(requests, handle, block):
+        while not self._requests.add(requests, handle, may_wait=block):
             try:
                 left = None if until is None else until - time.monotonic()
-                self.wait_until(lambda: self._room() >= len(requests), left)
+                self.wait_until(lambda: self._requests.num_welcome >= len(requests), left)
             except TimeoutError:
                 _end_unqueued(requests, handle)
                 break
         self.notify()
         return handle
-
-    def _room(self) -> float:
-        """How many requests may be queued now."""
-        if self.max_waiting is None:
-            return math.inf
-        return self.decoder.shape.batch_size - len(self._handles) + self.max_waiting
-
-    def _queue(self, requests: list[BatchedRequest], handle: RequestHandle, block: bool) -> bool:
-        """Queue *requests*, if there is room; whether there is, where the caller would *block*."""
-        with self._lock:
-            if self._closed:
-                raise RuntimeError("the batcher is closed: make a new one")
-            rows = self.decoder.shape.batch_size
-            if self.max_waiting is not None and len(requests) > rows + self.max_waiting:
-                raise ValueError(
-                    f"a request must have at most {rows} + {self.max_waiting} prompts and samples, which may "
-                    f"run and wait (batch_size and max_waiting): got {len(requests)}"
-                )
-            if len(requests) > self._room():
-                if block:
-                    return False
-                waiting = max(0, len(self._handles) - rows)
-                raise BatcherFullError(
-                    f"at most max_waiting={self.max_waiting} requests may wait for a row: {waiting} do, and "
-                    f"{len(requests)} came"
-                )
-            # Before the stepping thread can see them.
-            handle.begin_streamer()
-            self._arrived += requests
-            self._handles |= dict.fromkeys(requests, handle)
-            return True
 
 
 _batchers = told_after_fork(Batcher.after_fork_in_child)
@@ -613,10 +532,3 @@ def _reporting(streamer: Any) -> Iterator[None]:
     except BaseException as error:
         report_failure(streamer, error)
         raise
-
-
-def _counts(statistics: Statistics) -> Statistics:
-    """What may be added to the statistics of all steps, without lists that grow with the requests."""
-    return attrs.evolve(
-        statistics, row_steps=[], row_accepted=[], reused=0, total_seconds=0.0, first_token_seconds=None
-    )

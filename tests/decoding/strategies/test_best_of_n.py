@@ -144,7 +144,7 @@ def test_a_closed_stream_ends_the_generation() -> None:
         stream.close()
 
         assert before == len(decoder.forwards)
-    while batcher.num_waiting or batcher._handles:
+    while batcher.num_waiting or batcher._requests:
         batcher.step()
     assert batcher.statistics.tokens < 12
 

@@ -1,0 +1,165 @@
+"""The requests of a batcher that have not ended."""
+
+import math
+import threading
+from collections import deque
+from collections.abc import Callable, Iterable
+
+import attrs
+
+from ..results.events import Event
+from ..results.statistics import Statistics
+from .batched_request import CANCELLED, BatchedRequest
+from .request_handle import RequestHandle
+from .request_table import Told
+
+
+class BatcherFullError(RuntimeError):
+    """As many requests wait as may."""
+
+
+@attrs.define(eq=False)
+class OpenRequests:
+    """
+    The requests that were submitted and have not ended, their handles, and what these are still to be told.
+
+    Any thread adds, counts and closes; one at a time, which advances the requests, takes what arrived and
+    tells the handles.
+    """
+
+    lock: threading.RLock
+    """Guards all that follows, and the handles."""
+
+    rows: int
+    """How many requests run at a time."""
+
+    max_waiting: int | None
+    """How many more may wait for a row; None for any number."""
+
+    closed: bool = attrs.field(default=False, init=False)
+    """Whether no more are taken."""
+
+    ended: Statistics = attrs.field(factory=Statistics, init=False)
+    """What the requests that ended have counted."""
+
+    _handles: dict[BatchedRequest, RequestHandle] = attrs.field(factory=dict, init=False)
+    _arrived: list[BatchedRequest] = attrs.field(factory=list, init=False)
+    """Those that were not taken yet."""
+
+    _told: deque[Told] = attrs.field(factory=deque, init=False)
+    """News that the handles do not know yet."""
+
+    def __len__(self) -> int:
+        """How many there are, each prompt and sample counted."""
+        return len(self._handles)
+
+    @property
+    def num_arrived(self) -> int:
+        """Those that were not taken yet."""
+        return len(self._arrived)
+
+    @property
+    def num_welcome(self) -> float:
+        """How many may be added now."""
+        return math.inf if self.max_waiting is None else self.rows - len(self) + self.max_waiting
+
+    @property
+    def are_cancelled(self) -> bool:
+        """Whether one of them is to be ended before the next step."""
+        return any(request.ending for request in self._handles)
+
+    def add(self, requests: list[BatchedRequest], handle: RequestHandle, may_wait: bool) -> bool:
+        """
+        Add *requests* of one *handle*, all or none, and begin its streamer.
+
+        Returns:
+            Whether there was room; False only if they *may_wait* for it.
+
+        Raises:
+            RuntimeError: They are closed.
+
+            ValueError: There is never room for so many.
+
+            BatcherFullError: There is no room now, and they may not wait.
+        """
+        with self.lock:
+            if self.closed:
+                raise RuntimeError("the batcher is closed: make a new one")
+            if self.max_waiting is not None and len(requests) > self.rows + self.max_waiting:
+                raise ValueError(
+                    f"a request must have at most {self.rows} + {self.max_waiting} prompts and samples, "
+                    f"which may run and wait (batch_size and max_waiting): got {len(requests)}"
+                )
+            if len(requests) > self.num_welcome:
+                if may_wait:
+                    return False
+                waiting = max(0, len(self) - self.rows)
+                raise BatcherFullError(
+                    f"at most max_waiting={self.max_waiting} requests may wait for a row: {waiting} do, and "
+                    f"{len(requests)} came"
+                )
+            # Before the stepping thread can see them.
+            handle.begin_streamer()
+            self._arrived += requests
+            self._handles |= dict.fromkeys(requests, handle)
+            return True
+
+    def move_arrived(self, add: Callable[[list[BatchedRequest]], None]) -> None:
+        """Hand those that arrived to *add*, and keep them as arrived if it raises."""
+        with self.lock:
+            add(self._arrived)
+            self._arrived.clear()
+
+    def note(self, told: Iterable[Told]) -> None:
+        """Keep what handles are to be told, in order."""
+        self._told += told
+
+    def note_interrupt(self, error: Exception) -> None:
+        """Keep that all but those that arrived have ended by *error*."""
+        with self.lock:
+            taken = [request for request in self._handles if request not in self._arrived]
+        self.note((request, error) for request in taken)
+
+    def tell(self) -> None:
+        """Tell handles and their streamers what was kept; each once, whatever a streamer raises."""
+        while self._told:
+            request, news = self._told[0]
+            handle = self._handles[request]
+            try:
+                # Without the lock: a streamer may take its time.
+                handle.tell_streamer(news)
+            finally:
+                with self.lock:
+                    self._told.popleft()
+                    if isinstance(news, Event):
+                        handle.add(news)
+                    else:
+                        handle.fail(news)
+                    if not isinstance(news, Event) or news.finish is not None:
+                        del self._handles[request]
+                        self.ended += _counts(request.run.timers.statistics)
+
+    def close(self, finish: bool) -> None:
+        """Take no more; those that were added *finish*, or are cancelled before the next step."""
+        with self.lock:
+            self.closed = True
+            for request in self._handles:
+                # There may be no reader left.
+                request.max_unread = None
+                request.ending = request.ending if finish else CANCELLED
+
+    def give_up(self) -> list[RequestHandle]:
+        """Take no more, and forget all; the handle of each, which is told no more from here."""
+        with self.lock:
+            self.closed = True
+            handles, self._handles = self._handles, {}
+            self._arrived.clear()
+            self._told.clear()
+        return list(handles.values())
+
+
+def _counts(statistics: Statistics) -> Statistics:
+    """What may be added to the statistics of all steps, without lists that grow with the requests."""
+    return attrs.evolve(
+        statistics, row_steps=[], row_accepted=[], reused=0, total_seconds=0.0, first_token_seconds=None
+    )
