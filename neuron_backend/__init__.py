@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from .targets.cuda.cuda_target import CudaTarget as CudaTarget
     from .targets.neuron.native_target import NativeTarget as NativeTarget
     from .targets.neuron.traced_target import TracedTarget as TracedTarget
-    from .tensor_parallel.ranks import LostRank as LostRank
+    from .tensor_parallel.lost_ranks import LostRank as LostRank
     from .tensor_parallel.sharded_model import rank_weights as rank_weights
 else:
     __getattr__, __dir__, __all__ = lazy_names(__name__, __file__)

@@ -143,7 +143,7 @@ def compile_decoder(
     from .quantization.quantized import check_format
     from .serialization.saved_model import load_model
     from .tensor_parallel.cores import ranks_or_cores
-    from .tensor_parallel.ranks import fail_together, report_lost_ranks
+    from .tensor_parallel.lost_ranks import fail_together, report_lost_ranks
     from .tensor_parallel.sharded_model import load_shard
 
     told = progress_of(progress)

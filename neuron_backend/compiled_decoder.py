@@ -28,7 +28,7 @@ from .targets.eager_target import EagerTarget
 from .targets.registry import resolve
 from .targets.target import Target, copies_by_program, serves_rows, serves_rows_unasked
 from .tensor_parallel.cores import ranks_or_cores
-from .tensor_parallel.ranks import report_lost_ranks
+from .tensor_parallel.lost_ranks import report_lost_ranks
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase

@@ -15,7 +15,8 @@ from .kv_cache.buffers import CacheBuffers
 from .kv_cache.spans import end_position, smallest_span
 from .row_steps import CopyStep, RowStep
 from .step import CacheProgram, DecoderStep
-from .tensor_parallel.ranks import Ranks, in_lockstep
+from .tensor_parallel.lost_ranks import in_lockstep
+from .tensor_parallel.ranks import Ranks
 from .threads import on_threads
 
 CopyProgram = Callable[[Tensor, Tensor], object]

@@ -90,7 +90,7 @@ FOREIGN = {
     "neuron_backend/lint/graph_rules.py": {"overloadpacket", "tags"},
     "neuron_backend/lowering/export.py": {"__name__", "overloadpacket", "tags"},
     "neuron_backend/lowering/narrow_integers.py": {"_schema"},
-    "neuron_backend/tensor_parallel/ranks.py": {"_timeout"},
+    "neuron_backend/tensor_parallel/process_group.py": {"_timeout"},
     "neuron_backend/parity/drift.py": {"tolist"},
     "neuron_backend/targets/neuron/detect.py": {
         "ModelBuilder",

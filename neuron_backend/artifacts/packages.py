@@ -7,7 +7,8 @@ import attrs
 from safetensors.torch import load, save
 from torch import Tensor
 
-from ..tensor_parallel.ranks import Ranks, fail_together
+from ..tensor_parallel.lost_ranks import fail_together
+from ..tensor_parallel.ranks import Ranks
 from . import machine
 from .manifest import PROGRAMS
 

@@ -17,7 +17,7 @@ from ...decoding.scores import Scores
 from ..kv_cache.buffers import CacheBuffers
 from ..kv_cache.spans import end_position, smallest_span
 from ..step import DecoderStep, Step
-from ..tensor_parallel.ranks import in_lockstep
+from ..tensor_parallel.lost_ranks import in_lockstep
 from ..threads import on_threads
 from .chain_digest import same_chain
 from .fusion import Fusion, places

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from ..artifacts.manifest import NAME, PLAIN_WEIGHTS, PROGRAMS, QUANTIZED_WEIGHTS, Manifest
 from ..static_decoder import StaticDecoder
-from ..tensor_parallel.ranks import fail_together, report_lost_ranks
+from ..tensor_parallel.lost_ranks import fail_together, report_lost_ranks
 from .saving import save_decoder
 
 if TYPE_CHECKING:

@@ -115,7 +115,7 @@ def _open(
     from ..artifacts.versions import check_transformers
     from ..compiled_decoder import CompiledDecoder
     from ..tensor_parallel.cores import ranks_or_cores
-    from ..tensor_parallel.ranks import report_lost_ranks
+    from ..tensor_parallel.lost_ranks import report_lost_ranks
     from .loading_without_model import load_without_model
     from .saved_model import check_weights, saved_model
 

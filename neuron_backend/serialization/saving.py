@@ -33,7 +33,7 @@ from ..models.without_bars import without_bars
 from ..static_decoder import StaticDecoder
 from ..targets.neuron.detect import neuron_versions
 from ..targets.target import RunsStored
-from ..tensor_parallel.ranks import fail_together, report_lost_ranks
+from ..tensor_parallel.lost_ranks import fail_together, report_lost_ranks
 from ..tensor_parallel.sharded_model import whole_weights
 from .replaced_folder import read_unreplaced, recover_folder, replaced_folder
 

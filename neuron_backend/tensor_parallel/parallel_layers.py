@@ -13,7 +13,8 @@ import attrs
 import torch
 from torch import Tensor, nn
 
-from .ranks import PROGRAM_GROUP, Ranks
+from .process_group import PROGRAM_GROUP
+from .ranks import Ranks
 
 OWN_RANK = "own_rank"
 """

@@ -16,14 +16,7 @@ some of them reach. Every forward therefore begins with a comparison of the inpu
 (:meth:`Ranks.check_same`), an all-reduce of two numbers, so that divergence is an error at once.
 """
 
-import atexit
-import contextlib
-import os
-import sys
-import weakref
 import zlib
-from collections.abc import Iterator
-from datetime import timedelta
 
 import attrs
 import torch
@@ -31,28 +24,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from ...decoding.validation import is_whole
-
-TIMEOUT = timedelta(minutes=10)
-"""How long a rank waits for another, unless the program initialised the process group itself."""
-
-PROGRAM_GROUP = "decodekit"
-"""
-Name of the process group of compiled programs, which is compiled into them.
-
-They need their own group because a program may run with the GIL held (on macOS). A gloo thread that waits for
-the GIL, to release a tensor owned by Python, holds its group's lock; a program waiting for that group would
-deadlock.
-No tensor owned by Python enters this group.
-"""
-
-_TEXT = 2048
-"""Bytes of an error message that are sent to the other ranks."""
-
-_LOST = ("gloo", "nccl", "closed by peer", "reset by peer", "timed out waiting")
-
-
-class LostRank(RuntimeError):  # noqa: N818 (it reads as a sentence where it is raised)
-    """Another rank has ended, failed or stopped responding; this one cannot continue without it."""
+from .process_group import join_processes
 
 
 @attrs.frozen
@@ -73,7 +45,7 @@ class Ranks:
         """
         The ranks that ``torchrun`` started; None if *tp_degree* is 1.
 
-        Initialises the process group, unless the program has done so, and destroys it when the program ends.
+        Joins their process group (:func:`~.process_group.join_processes`).
 
         Raises:
             ValueError: *tp_degree* is not an integer >= 1, or not the number of processes.
@@ -81,20 +53,7 @@ class Ranks:
         check_degree(tp_degree)
         if tp_degree == 1:
             return None
-        made = dist.is_available() and dist.is_initialized()
-        processes = dist.get_world_size() if made else int(os.environ.get("WORLD_SIZE", "1"))
-        if processes != tp_degree:
-            program = os.path.basename(sys.argv[0]) or "PROGRAM"
-            raise ValueError(
-                f"'tp_degree' must be the number of processes, {processes}: got {tp_degree}; "
-                f"start the program with: torchrun --nproc-per-node {tp_degree} {program}"
-            )
-        if not made:
-            backend = "cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo"
-            dist.init_process_group(backend, timeout=TIMEOUT)
-            atexit.register(_destroy_at_exit, weakref.ref(dist.distributed_c10d._get_default_group()))
-        _make_group_of_programs()
-        group = dist.distributed_c10d._get_default_group()
+        group = join_processes(tp_degree)
         return cls(degree=tp_degree, rank=dist.get_rank(), group=group.group_name)
 
     def check_same(self, *tensors: Tensor) -> None:
@@ -157,23 +116,6 @@ class Ranks:
         dist.gather(tensor.contiguous(), pieces)
         return pieces or []
 
-    def exchange(self, error: Exception | None) -> None:
-        """
-        Wait for all ranks, and raise if another has failed.
-
-        Raises:
-            LostRank: Another rank passed an *error*.
-        """
-        text = b"" if error is None else f"{type(error).__name__}: {error}".encode()[:_TEXT]
-        mine = torch.zeros(_TEXT, dtype=torch.uint8)
-        mine[: len(text)] = torch.tensor(list(text), dtype=torch.uint8)
-        texts = [torch.empty_like(mine) for _ in range(self.degree)]
-        dist.all_gather(texts, mine)
-        for rank, other in enumerate(texts):
-            if error is None and other.any():
-                message = bytes(other.tolist()).rstrip(b"\0").decode(errors="replace")
-                raise LostRank(f"every rank must succeed: got a failure of rank {rank}: {message}")
-
 
 def check_degree(tp_degree: int) -> None:
     """
@@ -186,114 +128,5 @@ def check_degree(tp_degree: int) -> None:
         raise ValueError(f"'tp_degree' must be a whole number >= 1: got {tp_degree!r}")
 
 
-def _timeout() -> timedelta:
-    """Timeout of the current process group."""
-    group = dist.distributed_c10d._get_default_group()
-    try:
-        backend = group._get_backend(torch.device("cpu"))
-    except RuntimeError as error:
-        raise ValueError(
-            "the process group must have a backend for the CPU, such as 'cpu:gloo,cuda:nccl': "
-            f"got {dist.get_backend()}"
-        ) from error
-    return getattr(backend.options, "_timeout", TIMEOUT)
-
-
 def _content(tensor: Tensor) -> tuple[bytes, bytes]:
     return repr(tuple(tensor.shape)).encode(), tensor.contiguous().numpy().tobytes()
-
-
-def _destroy_at_exit(made: "weakref.ref[dist.ProcessGroup]") -> None:
-    """
-    Destroy the process groups if the program has not replaced the one that was *made*.
-
-    A gloo thread that is still releasing a tensor when the interpreter ends aborts the process. Destroying
-    the groups waits for their threads.
-    """
-    if dist.is_initialized() and dist.distributed_c10d._get_default_group() is made():
-        dist.destroy_process_group()
-
-
-def _make_group_of_programs() -> None:
-    """Make :data:`PROGRAM_GROUP` unless it exists; it ends when the program destroys its process groups."""
-    from torch._C._distributed_c10d import _register_process_group, _resolve_process_group
-
-    try:
-        _resolve_process_group(PROGRAM_GROUP)  # type: ignore[arg-type]  # a name is a string
-    except RuntimeError:
-        group = dist.new_group(timeout=_timeout())
-        _register_process_group(PROGRAM_GROUP, group)  # type: ignore[arg-type]
-
-
-@contextlib.contextmanager
-def fail_together(ranks: Ranks | None) -> Iterator[None]:
-    """
-    Fail on all ranks if the body fails on one. The body must not wait for other ranks.
-
-    Raises:
-        LostRank: The body failed on another rank and not on this one.
-    """
-    if ranks is None:
-        yield
-        return
-    try:
-        yield
-    except Exception as error:
-        # The others may have ended; this rank's own error is the informative one.
-        with contextlib.suppress(RuntimeError):
-            ranks.exchange(error)
-        raise
-    ranks.exchange(None)
-
-
-@contextlib.contextmanager
-def in_lockstep(ranks: Ranks | None, *tensors: Tensor) -> Iterator[None]:
-    """
-    Run the body, a forward over *tensors*, on all *ranks*, after checking that they have the same inputs.
-
-    Args:
-        ranks: None: no check; this process holds the whole model.
-
-        tensors: Inputs of the forward.
-
-    Raises:
-        ValueError: The *tensors* of some rank differ. The body has not run.
-
-        LostRank: A rank has ended.
-    """
-    if ranks is None:
-        yield
-        return
-    with report_lost_ranks(ranks):
-        ranks.check_same(*tensors)
-        yield
-
-
-@contextlib.contextmanager
-def report_lost_ranks(ranks: Ranks | None) -> Iterator[None]:
-    """
-    Raise :class:`LostRank` if the body fails because another rank has ended.
-
-    Raises:
-        LostRank: A rank closed its connections or did not respond in time.
-    """
-    try:
-        yield
-    except LostRank:
-        raise
-    except Exception as error:
-        if ranks is None or not _is_about_a_lost_rank(error):
-            raise
-        raise LostRank(
-            "every rank must answer: got none from another rank, which has ended, failed, or is "
-            "busy with something else; its own output says more"
-        ) from error
-
-
-def _is_about_a_lost_rank(error: BaseException | None) -> bool:
-    while error is not None:
-        text = str(error).lower()
-        if isinstance(error, RuntimeError | dist.DistError) and any(sign in text for sign in _LOST):
-            return True
-        error = error.__cause__
-    return False

@@ -16,9 +16,11 @@ from ..models.unsupported import UnsupportedArchitecture
 from ..models.weights import copy_sharing_weights
 from ..parity.logits_probe import TOLERANCE
 from ..quantization.quantized import Weights
+from .lost_ranks import fail_together
 from .parallel_layers import AllReduce, Gather, TakeShard, is_rank_buffer, register_rank, shard_embedding
 from .parallel_plan import GATHERED, LOOKUPS, ROWS, SPLITTING, SUMMED, Cut, ParallelPlan, Shard
-from .ranks import PROGRAM_GROUP, Ranks, fail_together
+from .process_group import PROGRAM_GROUP
+from .ranks import Ranks
 from .sharding import Sharding, ranks_of, sharding_of
 
 if TYPE_CHECKING:

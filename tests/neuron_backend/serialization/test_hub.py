@@ -10,6 +10,7 @@ from transformers import AutoTokenizer
 from decodekit.neuron_backend import compile_decoder, load_decoder
 from decodekit.neuron_backend.artifacts.manifest import Manifest
 from decodekit.neuron_backend.serialization.hub import download_decoder, is_repository
+from decodekit.neuron_backend.tensor_parallel import lost_ranks
 from decodekit.neuron_backend.tensor_parallel.ranks import Ranks
 
 from ...hub_stand_in import forget_client, running_hub
@@ -118,7 +119,7 @@ class TestRoundTrip:
         """Each gets the address; a failure on one rank is raised on all."""
         decoder = compile_decoder(tiny_model("llama"), max_length=32, widths=(1,), target="eager")
         waited = []
-        monkeypatch.setattr(Ranks, "exchange", lambda self, error: waited.append(error))
+        monkeypatch.setattr(lost_ranks, "_exchange", lambda ranks, error: waited.append(error))
         monkeypatch.setattr(Ranks, "broadcast", lambda self, content: content or b"from the first")
         decoder.ranks = Ranks(degree=2, rank=rank, group="none")
         address = decoder.push_to_hub(REPOSITORY)

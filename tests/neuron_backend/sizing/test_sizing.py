@@ -14,7 +14,8 @@ from decodekit.neuron_backend.sizing.instances import GIB, instance_named, insta
 from decodekit.neuron_backend.sizing.model_facts import ModelFacts, Weight, facts_of_config
 from decodekit.neuron_backend.sizing.sizing import GuideEstimate, Sizing, int4_bytes
 from decodekit.neuron_backend.tensor_parallel.parallel_layers import is_rank_buffer
-from decodekit.neuron_backend.tensor_parallel.ranks import PROGRAM_GROUP, Ranks
+from decodekit.neuron_backend.tensor_parallel.process_group import PROGRAM_GROUP
+from decodekit.neuron_backend.tensor_parallel.ranks import Ranks
 from decodekit.neuron_backend.tensor_parallel.sharded_model import shard_model
 
 OPT_66B = {

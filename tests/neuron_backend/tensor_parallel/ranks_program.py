@@ -25,7 +25,8 @@ from transformers import AutoModelForCausalLM, PreTrainedModel
 from decodekit.decoding import Generator, MaxNewTokens, Sample
 from decodekit.neuron_backend import StaticDecoder, compile_decoder, load_decoder
 from decodekit.neuron_backend.step import program_name
-from decodekit.neuron_backend.tensor_parallel.ranks import Ranks, fail_together
+from decodekit.neuron_backend.tensor_parallel.lost_ranks import fail_together
+from decodekit.neuron_backend.tensor_parallel.ranks import Ranks
 from decodekit.processors import Temperature, TopK
 from decodekit.speculation import DraftModel, PromptLookup, SpeculativeGenerator
 from decodekit.testing import check_decoder
