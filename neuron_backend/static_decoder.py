@@ -11,11 +11,12 @@ from torch import Tensor
 from ..decoding.forward_checks import check_inputs, check_tree_inputs
 from ..decoding.protocols import DecoderShape
 from .artifacts.packages import Package
-from .kv_cache.buffers import CacheBuffers, lay_out_tree
+from .kv_cache.buffers import CacheBuffers
 from .kv_cache.geometry import Geometry
 from .kv_cache.masks import MaskPlan
 from .kv_cache.shapes import decoder_shape, decoder_tree_widths
 from .kv_cache.spans import decoder_spans, end_position, smallest_span
+from .kv_cache.tree_layout import lay_out_tree
 from .models.rope_scaling import fix_rope_scaling
 from .models.weights import align, copy_sharing_weights, count_weights, storages_of, weight_dtype
 from .on_device_sampling.fused_forwards import FusedForwards, FusedProgram
@@ -24,7 +25,8 @@ from .progress import SILENT, Progress, stage
 from .quantization.quantized import Weights, check_format, quantize
 from .row_forwards import CopyProgram, RowForwards
 from .step import DecoderStep, Step, TreeStep
-from .tensor_parallel.ranks import Ranks, in_lockstep
+from .tensor_parallel.lost_ranks import in_lockstep
+from .tensor_parallel.ranks import Ranks
 from .tensor_parallel.sharding import ranks_of
 from .threads import on_threads
 

@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Self
 import torch
 from torch import Tensor, nn
 
-from .kv_cache.buffers import SPARE, CacheBuffers, PositionedCache
+from .kv_cache.buffers import SPARE, CacheBuffers
 from .kv_cache.masks import MaskPlan, Reach
+from .kv_cache.positioned_cache import PositionedCache
 from .kv_cache.writes import CacheWrite, write_in_place
 from .models.cache_argument import cache_argument
 from .tensor_parallel.parallel_layers import all_reduce
@@ -148,8 +149,8 @@ class TreeStep(Step):
     """
     Forward over a token tree as ``(ids, positions, written, path, slots, *cache) -> logits``.
 
-    The tree's layout is computed on the host (:func:`~.kv_cache.buffers.lay_out_tree`), so no shape and no
-    operation depends on it.
+    The tree's layout is computed on the host (:mod:`.kv_cache.tree_layout`), so no shape and no operation
+    depends on it.
     """
 
     kind = "tree"
@@ -221,7 +222,7 @@ def score_tree(
 def _without_overflow(
     logits: Tensor, seen: Tensor, cache: PositionedCache, model: "PreTrainedModel"
 ) -> Tensor:
-    """The logits as float32, NaN in columns that saw a token that overflowed (:mod:`.kv_cache.buffers`)."""
+    """The logits as float32, NaN in columns that saw a token that overflowed (:class:`PositionedCache`)."""
     ranks = ranks_of(model)
     # Each rank holds some of the heads.
     overflow = cache.mark_overflow(lambda own: own if ranks is None else all_reduce(own, ranks.group))

@@ -1,28 +1,20 @@
 """
-Position-addressed KV cache: its buffers, and their use by a model's layers.
+Buffers of the position-addressed KV cache.
 
 Each slot has an address; position *p* of a row is at address *p*. Negative addresses are reserved: -1 is the
 spare slot, which padding is written to, and -2, -3, ... are scratch slots, one per column of the widest tree.
 Reserved slots come first, so that they and the leading positions are one contiguous slice of each buffer:
 what a forward of a short span attends to. The last slot is never attended to, so that a compiler with a
 dynamic span can rely on the slice being smaller than the buffer.
-
-A mask cannot hide NaN: 0 times NaN is NaN. So no slot ever holds a number that is not finite, or too large
-to compute with: writes replace it by 0 and mark the slot as overflowed. A column that attends to a marked
-slot, its own included, scores NaN; other columns are not affected.
 """
 
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Callable
 
 import attrs
-import numpy as np
 import torch
 from torch import Tensor
 
-from ...decoding.trees import depths, first_branch, paths
 from .geometry import Geometry
-from .writes import CacheWrite, write_in_place
 
 SPARE = -1
 """Address of the slot that padding is written to."""
@@ -96,178 +88,3 @@ class CacheBuffers:
     def tensors(self) -> tuple[Tensor, ...]:
         """All keys, all values, and the overflow: the order in which a step takes them."""
         return (*self.states, self.overflow)
-
-
-class PositionedCache:
-    """
-    The cache object that a Hugging Face model's layers update during one forward.
-
-    A layer passes its new keys and values to :meth:`update`, which writes them into the buffers and returns
-    the slots to attend to. The mask hides the others. After the last layer, :meth:`mark_overflow` records
-    which columns overflowed.
-    """
-
-    is_compileable = True
-
-    is_initialized = True
-
-    def __init__(
-        self,
-        tensors: Sequence[Tensor],
-        written: Tensor,
-        slots: Tensor,
-        write: CacheWrite = write_in_place,
-        columns: Tensor | None = None,
-        row: Tensor | None = None,
-    ):
-        """
-        Wrap buffers for one forward.
-
-        Args:
-            tensors: :attr:`CacheBuffers.tensors`.
-
-            written: Address that each column is written to, ``[batch, width]`` int64.
-
-            slots: Addresses that are attended to: :meth:`CacheBuffers.addresses`.
-
-            write: Writes states into a buffer; see :mod:`.writes`.
-
-            columns: Position of each column, ``[batch, width]`` int64, if some are written to scratch
-                slots. None: each column's address is its position.
-
-            row: The row of the buffers that the columns belong to, ``[1]``; *written* is then ``[1, width]``.
-                None: there are columns of every row.
-        """
-        *states, self._overflow = tensors
-        half = len(states) // 2
-        self._keys, self._values = states[:half], states[half:]
-        # From the first layer on, so that all layers run the same operations.
-        self._largest = torch.zeros(written.shape, dtype=self._overflow.dtype, device=written.device)
-        every = torch.arange(self._overflow.shape[0], dtype=written.dtype, device=written.device)[:, None]
-        # For a write of one row, the others write padding: one form of write serves both.
-        self._slots = (written if row is None else torch.where(every == row, written, SPARE)) - slots[0]
-        self._rows, self._row = every, row
-        self._attended = slots.shape[0]
-        self._write = write
-        self._addresses, self._written, self._columns = slots, written, columns
-
-    @property
-    def tensors(self) -> tuple[Tensor, ...]:
-        """The current buffers, as in :attr:`CacheBuffers.tensors`."""
-        return (*self._keys, *self._values, self._overflow)
-
-    @property
-    def column_positions(self) -> Tensor:
-        """Position of each column, ``[batch, width]``; 0 for padding."""
-        return self._written.clamp(min=0) if self._columns is None else self._columns
-
-    @property
-    def positions(self) -> Tensor:
-        """Position of the token in each slot, ``[batch or 1, slots]``; 0 if a slot holds none."""
-        if self._columns is None:
-            return self._addresses.clamp(min=0)[None]
-        at = self._written[..., None] == self._addresses
-        columns = torch.where(at, self._columns[..., None], 0).sum(dim=1)
-        return torch.where(self._addresses < 0, columns, self._addresses)
-
-    def update(
-        self, key_states: Tensor, value_states: Tensor, layer_idx: int, *args: Any, **kwargs: Any
-    ) -> tuple[Tensor, Tensor]:
-        """Write one layer's ``[batch, heads, width, head_dim]`` states; return the slots it attends to."""
-        for buffers, states in ((self._keys, key_states), (self._values, value_states)):
-            finite = self._take_finite(states)
-            buffers[layer_idx] = self._put(buffers[layer_idx], finite)
-        return self._first(self._keys[layer_idx]), self._first(self._values[layer_idx])
-
-    def mark_overflow(self, total: Callable[[Tensor], Tensor] = lambda flags: flags) -> Tensor:
-        """
-        Record which of the written columns overflowed, after the last layer.
-
-        Args:
-            total: The sum over all ranks that share the model's heads, of ``[batch, width]`` flags.
-
-        Returns:
-            1 for each attended slot whose token overflowed, else 0: ``[batch or 1, slots]``.
-        """
-        flags = total((~_is_usable(self._largest)).to(self._overflow.dtype))
-        self._overflow = self._put(self._overflow, flags[:, None, :, None])
-        return self._first(self._overflow)[:, 0, :, 0]
-
-    def _take_finite(self, states: Tensor) -> Tensor:
-        """``[batch, heads, width, head_dim]`` *states* with 0 in place of numbers that overflowed."""
-        magnitudes = states.abs()
-        largest = magnitudes.amax(dim=(1, 3))
-        self._largest = torch.maximum(self._largest, largest)
-        return torch.where(_is_usable(magnitudes), states, torch.zeros_like(states))
-
-    def _put(self, buffer: Tensor, states: Tensor) -> Tensor:
-        if self._row is not None:
-            states = states.expand(buffer.shape[0], -1, -1, -1)
-        return self._write(buffer, self._rows, self._slots, states)
-
-    def _first(self, buffer: Tensor) -> Tensor:
-        # Slicing would specialise on whether the slice is the whole buffer.
-        attended = buffer.narrow(2, 0, self._attended)
-        return attended if self._row is None else attended.index_select(0, self._row)
-
-    def get_seq_length(self, layer_idx: int = 0) -> int:
-        """0: models add it to positions that they compute themselves; here positions are passed in."""
-        return 0
-
-    def get_query_offset(self, layer_idx: int = 0) -> int:
-        """0, as in :meth:`get_seq_length`."""
-        return 0
-
-    def get_mask_sizes(self, query_length: int, layer_idx: int = 0) -> tuple[int, int]:
-        """Number of slots that a layer attends to, and the offset of the first."""
-        return self._attended, 0
-
-    def get_max_length(self, layer_idx: int | None = None) -> int:
-        """Number of slots that a layer attends to."""
-        return self._attended
-
-    get_max_cache_shape = get_max_length
-    """The name in transformers before 5."""
-
-    def __len__(self) -> int:
-        return len(self._keys)
-
-
-def largest_state(dtype: torch.dtype) -> float:
-    """
-    The largest key or value that is no overflow.
-
-    Scores of larger ones could overflow even where they are masked. float16 has no room for such a
-    margin; its scores are computed in float32.
-    """
-    largest = torch.finfo(dtype).max
-    return largest if dtype == torch.float16 else largest**0.4
-
-
-def _is_usable(magnitudes: Tensor) -> Tensor:
-    """Whether each of *magnitudes* is at most :func:`largest_state`; not if it is NaN."""
-    # As a tensor: a Python float would enter an XLA graph as float64, which Neuron does not support.
-    limit = largest_state(magnitudes.dtype)
-    return magnitudes <= torch.full((), limit, dtype=magnitudes.dtype, device=magnitudes.device)
-
-
-def lay_out_tree(ids: Tensor, cache_pos: Tensor, parents: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """
-    Layout of a tree's columns, computed on the host: the inputs of a :class:`~..step.TreeStep` besides *ids*.
-
-    Args:
-        ids: Tokens, ``[batch, width]``; -1 is padding.
-
-        cache_pos: Position of the root columns, ``[batch]``.
-
-        parents: Parent column of each, ``[batch, width]``; -1 for a root.
-
-    Returns:
-        Position of each column and the address that it is written to, both ``[batch, width]``: its position
-        on the first branch, its scratch slot elsewhere. And the columns that each attends to,
-        ``[batch, width, width]`` bool. Padding is at position 0 and attends to its scratch slot.
-    """
-    tree = ids.numpy(), parents.numpy()
-    positions = np.where(tree[0] >= 0, cache_pos.numpy()[:, None] + depths(*tree), 0)
-    written = np.where(first_branch(*tree), positions, SPARE - 1 - np.arange(ids.shape[1]))
-    return torch.from_numpy(positions), torch.from_numpy(written), torch.from_numpy(paths(*tree))

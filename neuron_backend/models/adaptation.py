@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from torch import nn
 
-from ..kv_cache.buffers import PositionedCache
+from ..kv_cache.positioned_cache import PositionedCache
 from .alibi import adapt_bloom, adapt_falcon, adapt_mpt
 from .attention_temperature import adapt_llama4
 from .gpt_neo import adapt_gpt_neo

@@ -17,8 +17,8 @@ import torch
 from torch import Tensor, nn
 from transformers.modeling_outputs import BaseModelOutputWithPast
 
-from ..kv_cache.buffers import PositionedCache
 from ..kv_cache.masks import hidden
+from ..kv_cache.positioned_cache import PositionedCache
 
 _SLOPES = "alibi_slopes"
 _TABLE = "alibi_table"

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 from transformers import AttentionInterface
 
-from ..kv_cache.buffers import PositionedCache
+from ..kv_cache.positioned_cache import PositionedCache
 from .unsupported import UnsupportedArchitecture
 
 if TYPE_CHECKING:

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 from transformers.modeling_outputs import BaseModelOutputWithPast
 
-from ..kv_cache.buffers import PositionedCache
+from ..kv_cache.positioned_cache import PositionedCache
 
 
 def adapt_gpt_neo(body: Any) -> dict[nn.Module, Callable[..., Any]]:

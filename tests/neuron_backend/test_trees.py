@@ -21,9 +21,10 @@ from decodekit.neuron_backend import (
 )
 from decodekit.neuron_backend.artifacts.fingerprint import ModelFingerprint, program_fingerprint
 from decodekit.neuron_backend.artifacts.manifest import Manifest
-from decodekit.neuron_backend.kv_cache.buffers import CacheBuffers, lay_out_tree
+from decodekit.neuron_backend.kv_cache.buffers import CacheBuffers
 from decodekit.neuron_backend.kv_cache.geometry import Geometry
 from decodekit.neuron_backend.kv_cache.masks import MaskPlan, Reach
+from decodekit.neuron_backend.kv_cache.tree_layout import lay_out_tree
 from decodekit.neuron_backend.lowering.step_graphs import lower_step
 from decodekit.neuron_backend.parity.tree_probe import TreeProbe
 from decodekit.testing import check_decoder

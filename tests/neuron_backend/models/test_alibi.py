@@ -9,7 +9,7 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from decodekit.neuron_backend import StaticDecoder, UnsupportedArchitecture
-from decodekit.neuron_backend.kv_cache.buffers import PositionedCache
+from decodekit.neuron_backend.kv_cache.positioned_cache import PositionedCache
 from decodekit.neuron_backend.models import alibi
 from decodekit.neuron_backend.models.weights import copy_sharing_weights
 

@@ -7,7 +7,7 @@ from torch import nn
 from decodekit.decoding import Greedy, Sample
 from decodekit.decoding.history import History
 from decodekit.neuron_backend import StaticDecoder
-from decodekit.neuron_backend.kv_cache.buffers import lay_out_tree
+from decodekit.neuron_backend.kv_cache.tree_layout import lay_out_tree
 from decodekit.neuron_backend.lowering.step_graphs import ProgramShape
 from decodekit.neuron_backend.targets.neuron.functional_step import (
     SAMPLERS,
