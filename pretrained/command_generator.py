@@ -2,17 +2,16 @@
 
 import argparse
 import sys
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from ..decoding import Generator, Greedy, MaxNewTokens, Sample, StopStrings
-from ..decoding.validation import as_several
 from ..neuron_backend.models.gguf_file import is_gguf
 from ..neuron_backend.models.tokenizer_source import load_tokenizer
 from ..processors import Chain, MinP, RepetitionPenalty, Temperature, TopK, TopP
 from ..speculation import AdaptiveLength, DraftModel, PromptLookup, SuffixAutomaton
 from .command_decoders import PROMPT_WIDTH, DecoderSource, check_source
-from .from_files import AUTO, is_saved_decoder, own_generation_config
+from .from_files import AUTO, end_tokens, is_saved_decoder, own_generation_config
 from .generate_options import scored_width, without_model
 
 
@@ -169,9 +168,4 @@ def _drafter(lookup: str) -> Any:
 
 def _ends_of_sequence(config: Any, tokenizer: Any) -> Any:
     """End-of-sequence ids of the tokenizer and of the generation config, if there is one."""
-    ends = {*_several(None if config is None else config.eos_token_id), *_several(tokenizer.eos_token_id)}
-    return sorted(ends) or AUTO
-
-
-def _several(value: Any) -> Collection[int]:
-    return () if value is None else as_several(value)
+    return end_tokens(None if config is None else config.eos_token_id, tokenizer.eos_token_id) or AUTO

@@ -4,7 +4,7 @@ import copy
 import inspect
 import os
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -13,10 +13,12 @@ import attrs
 from ..decoding.engine.no_effect import NoEffectWarning
 from ..decoding.engine.parts import DEFAULT_NEW_TOKENS, Parts
 from ..decoding.option_places import place_of
-from ..decoding.optional_protocols import TakesArgmax
-from ..decoding.validation import as_several
+from ..decoding.optional_protocols import TakesArgmax, tree_nodes
+from ..decoding.protocols import DraftLength
+from ..decoding.validation import as_several, is_whole
 from ..neuron_backend import compile_decoder, load_decoder
 from ..neuron_backend.artifacts.manifest import NAME
+from ..neuron_backend.kv_cache.shapes import DEFAULT_WIDTHS, default_scored_width
 from ..neuron_backend.models.gguf_file import is_gguf
 from ..neuron_backend.models.model_source import check_model, is_hub_id, is_on_hub
 from ..neuron_backend.models.tokenizer_source import load_tokenizer
@@ -99,6 +101,8 @@ def generator_arguments(
     _check_parts(parts)
     parts = configured(parts, config)
     _check_parts(parts)
+    if not saved:
+        _check_draft_width(parts, fields["num_draft_tokens"].default, of_this)
     if kept is None:
         decoder: Any = makes(model, **of_this)
     else:
@@ -157,8 +161,8 @@ def configured(parts: Mapping[str, Any], config: Any) -> dict[str, Any]:
     ends = parts.get("end_of_sequence", AUTO)
     if isinstance(ends, str):
         own = None if tokenizer is None else tokenizer.eos_token_id
-        ends = sorted({*_several(config.eos_token_id), *_several(own)}) or None
-    config.eos_token_id = None if ends is None else list(_several(ends))
+        ends = end_tokens(config.eos_token_id, own) or None
+    config.eos_token_id = None if ends is None else list(as_several(ends))
     starts = _start(config, parts)
     # A stop that is given leaves nothing to be read from the config.
     if "stop" in parts:
@@ -179,7 +183,7 @@ def _start(config: Any, parts: Mapping[str, Any]) -> Any:
     known = vars(config)
     for own in (known.get("bos_token_id"), known.get("decoder_start_token_id")):
         if own is not None:
-            return _several(own)[0]
+            return as_several(own)[0]
     return AUTO
 
 
@@ -210,6 +214,31 @@ def _check_parts(parts: Mapping[str, Any]) -> None:
         Parts(**{name: value for name, value in parts.items() if name in attrs.fields_dict(Parts)})
 
 
+def _check_draft_width(parts: Mapping[str, Any], default: Any, of_decoder: Mapping[str, Any]) -> None:
+    """Refuse a draft that the decoder will not score, before it is compiled."""
+    drafter, length = parts.get("drafter"), parts.get("num_draft_tokens", default)
+    if drafter is None or tree_nodes(drafter) is not None:
+        return
+    # A default that looks at the decoder has one draft token at least.
+    most = length if is_whole(length) else length.most if isinstance(length, DraftLength) else 1
+    widths = as_several(of_decoder.get("widths") or DEFAULT_WIDTHS)
+    scored = of_decoder.get("scored_width")
+    if not all(map(is_whole, widths)) or not is_whole(scored or 1):
+        # For the compiler to refuse.
+        return
+    scored = scored or default_scored_width(widths)
+    if most + 1 > scored:
+        raise ValueError(
+            f"'num_draft_tokens' must be at most {scored - 1}, one less than the columns that the decoder "
+            f"scores with widths {widths}: got {most}. Give {most + 1} among the widths"
+        )
+
+
+def end_tokens(*given: Any) -> list[int]:
+    """The end-of-sequence ids that are *given*, each setting an id, several or None."""
+    return sorted({end for ends in given if ends is not None for end in as_several(ends)})
+
+
 def own_generation_config(model: Any, **of_hub: Any) -> Any:
     """The generation config of *model*, or in its folder or repository; None if there is none."""
     if not isinstance(model, str | os.PathLike):
@@ -223,7 +252,3 @@ def own_generation_config(model: Any, **of_hub: Any) -> Any:
     from transformers import GenerationConfig
 
     return GenerationConfig.from_pretrained(str(model), **of_hub)
-
-
-def _several(value: Any) -> Sequence[int]:
-    return () if value is None else as_several(value)

@@ -82,6 +82,11 @@ def default_row_widths(shape: DecoderShape) -> tuple[int, ...]:
     )
 
 
+def default_scored_width(widths: Sequence[int]) -> int:
+    """The largest of *widths* up to 32, else the smallest."""
+    return max((width for width in widths if width <= _DEFAULT_SCORED_WIDTH), default=min(widths))
+
+
 def default_max_length(config: "PretrainedConfig") -> int:
     """2048, or the maximum of *config*'s model if smaller."""
     return min(_DEFAULT_MAX_LENGTH, max_positions(config) or _DEFAULT_MAX_LENGTH)
@@ -126,7 +131,7 @@ def decoder_shape(
     widths = clip_widths(DEFAULT_WIDTHS, max_length) if widths is None else as_tuple("widths", widths)
     _check_widths(widths, max_length)
     if scored_width is None:
-        scored_width = max((w for w in widths if w <= _DEFAULT_SCORED_WIDTH), default=widths[0])
+        scored_width = default_scored_width(widths)
     _check_positive("'scored_width'", scored_width)
     return DecoderShape(batch_size, max_length, vocab_size, widths, scored_width)
 

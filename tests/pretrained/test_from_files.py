@@ -165,6 +165,21 @@ class TestFromPretrained:
             ({"sampler": 3}, TypeError, "'sampler' must be callable"),
             ({"generation_config": "none"}, ValueError, "'generation_config' must be 'auto'"),
             ({"end_of_sequence": "tokenizer"}, ValueError, "'end_of_sequence' must be 'auto'"),
+            (
+                {"drafter": PromptLookup(), "num_draft_tokens": 8, "widths": (1, 5, 16), "scored_width": 5},
+                ValueError,
+                r"at most 4, .* with widths \(1, 5, 16\): got 8. Give 9 among the widths",
+            ),
+            (
+                {"drafter": PromptLookup(), "num_draft_tokens": 8, "widths": None},
+                ValueError,
+                r"at most 4, .* with widths \(1, 5, 128\): got 8. Give 9 among the widths",
+            ),
+            (
+                {"drafter": PromptLookup(), "widths": (1, 64)},
+                ValueError,
+                "'num_draft_tokens' must be at most 0, .*: got 4. Give 5 among the widths",
+            ),
         ],
     )
     def test_refuses_before_compiling(
