@@ -2,15 +2,20 @@
 
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeAlias
 
 import attrs
+import numpy as np
+from numpy.typing import NDArray
 from torch import Tensor
 
 from .feed_counts import FeedCounts
 from .history import History
 from .protocols import DecoderShape, Draft
 from .scores import Scores
+
+Tokens: TypeAlias = Sequence[int] | NDArray[np.int64]
+"""The ids of one text."""
 
 
 @attrs.define(eq=False)
@@ -116,7 +121,7 @@ class TokenFeeder(Protocol):
         """How many of each row's tokens are not fed yet, ``[rows]`` int64."""
         ...
 
-    def overlap(self, ids: list[int]) -> list[int]:
+    def overlap(self, ids: Tokens) -> list[int]:
         """How many leading *ids* each row of the decoder has been fed already."""
         ...
 

@@ -28,7 +28,7 @@ from ..optional_protocols import (
 )
 from ..protocols import Decoder, Draft, SamplesOnDevice
 from ..scores import Scores
-from ..token_feeder import Fed, TokenFeeder
+from ..token_feeder import Fed, TokenFeeder, Tokens
 from ..trees import parents_of
 from ..validation import is_whole
 from .cached_tokens import CachedTokens
@@ -191,7 +191,7 @@ class Slots:
         self.decoder.forward(ids, torch.tensor(starts))[0, 0, 0].item()
         return time.perf_counter() - begun
 
-    def overlap(self, ids: Sequence[int]) -> list[int]:
+    def overlap(self, ids: Tokens) -> list[int]:
         """How many leading *ids* each row of the decoder holds already: where a newcomer should sit."""
         tokens = np.asarray(ids, dtype=np.int64)
         return [self._cached.common(row, tokens, len(tokens)) for row in range(self.shape.batch_size)]

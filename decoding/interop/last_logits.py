@@ -78,7 +78,7 @@ def _placed(feeder: TokenFeeder, rows: Sequence[Tensor]) -> list[int]:
     lack more than its newest token otherwise, as the second child of a beam does.
     """
     free, held = list(range(feeder.shape.batch_size)), feeder.held()
-    overlaps = [feeder.overlap(row.tolist()) for row in rows]
+    overlaps = [feeder.overlap(row.numpy(force=True)) for row in rows]
     places, source = [0] * len(rows), list(free)
     for row in sorted(range(len(rows)), key=lambda row: -max(overlaps[row])):
         overlap = overlaps[row]

@@ -12,7 +12,7 @@ from ..history import History
 from ..optional_protocols import is_row_independent, reads_prompts
 from ..protocols import DecoderShape, Draft
 from ..scores import Scores
-from ..token_feeder import Fed, TokenFeeder
+from ..token_feeder import Fed, TokenFeeder, Tokens
 from .combinations import Combine
 from .joined_lock import JoinedLock
 
@@ -131,7 +131,7 @@ class CombinedFeeder:
         """How many of each row's tokens the decoder that lacks most still lacks, ``[rows]`` int64."""
         return torch.stack([one.missing(history, length) for one in self.feeders]).amax(dim=0)
 
-    def overlap(self, ids: list[int]) -> list[int]:
+    def overlap(self, ids: Tokens) -> list[int]:
         """How many leading *ids* each row has been fed in all decoders."""
         return self._least([one.overlap(ids) for one in self.feeders])
 

@@ -14,7 +14,7 @@ from ..feed_counts import FeedCounts
 from ..history import History
 from ..protocols import DecoderShape, Draft
 from ..scores import Scores
-from ..token_feeder import Fed, TokenFeeder
+from ..token_feeder import Fed, TokenFeeder, Tokens
 from ..trees import parents_of
 from .guidance import guide
 from .negative_prompts import Ints, NegativePrompts
@@ -135,7 +135,7 @@ class GuidedFeeder:
         lacking = missing[:rows].maximum(missing[n:]).minimum(length)
         return torch.where(torch.tensor(known), lacking, length)
 
-    def overlap(self, ids: list[int]) -> list[int]:
+    def overlap(self, ids: Tokens) -> list[int]:
         """How many leading *ids*, a prompt, each row need not be fed, by the side that lacks more."""
         n, prompt = self.shape.batch_size, np.array(ids, dtype=np.int64)
         held = self.inner.overlap(ids)

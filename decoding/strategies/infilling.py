@@ -1,11 +1,13 @@
 """Infilling prompts (fill in the middle) from a tokenizer's own special tokens."""
 
-from collections.abc import Callable
+import re
+from collections.abc import Callable, Sequence
+from itertools import pairwise
 from typing import Any
 
 import attrs
 
-from ..text.token_bytes import spelled_bytes
+from ..text.token_bytes import special_ids, token_speller
 
 
 def _as_names(names: Any) -> Any:
@@ -53,27 +55,32 @@ class InfillingTemplate:
         return tuple(filter(None, (self.prefix, self.suffix, self.middle)))
 
 
+_END_OF_DOCUMENT = "<|endoftext|>"
+"""Ends a document of the base model; the end of sequence of an instruct model's tokenizer is another."""
+
 TEMPLATES = (
     # StarCoder, StarCoder2, Granite Code, Stable Code
     InfillingTemplate(
         "<fim_prefix>",
         "<fim_suffix>",
         "<fim_middle>",
-        ("<fim_pad>", "<file_sep>", "<repo_name>", "<filename>"),
+        ("<fim_pad>", "<file_sep>", "<repo_name>", "<filename>", _END_OF_DOCUMENT),
     ),
     # SantaCoder
-    InfillingTemplate("<fim-prefix>", "<fim-suffix>", "<fim-middle>", ("<fim-pad>",)),
+    InfillingTemplate("<fim-prefix>", "<fim-suffix>", "<fim-middle>", ("<fim-pad>", _END_OF_DOCUMENT)),
     # Qwen2.5-Coder, CodeGemma
     InfillingTemplate(
         "<|fim_prefix|>",
         "<|fim_suffix|>",
         "<|fim_middle|>",
-        ("<|fim_pad|>", "<|file_sep|>", "<|repo_name|>", "<|file_separator|>"),
+        ("<|fim_pad|>", "<|file_sep|>", "<|repo_name|>", "<|file_separator|>", _END_OF_DOCUMENT),
     ),
     # CodeLlama
     InfillingTemplate("▁<PRE>", "▁<SUF>", "▁<MID>", ("▁<EOT>",)),
     # DeepSeek-Coder
-    InfillingTemplate("<｜fim▁begin｜>", "<｜fim▁hole｜>", "<｜fim▁end｜>"),  # their letters
+    InfillingTemplate(  # their letters
+        "<｜fim▁begin｜>", "<｜fim▁hole｜>", "<｜fim▁end｜>", ("<｜end▁of▁sentence｜>",)
+    ),
     # Codestral
     InfillingTemplate("[PREFIX]", "[SUFFIX]"),
 )
@@ -100,11 +107,11 @@ def infilling_prompt(
     """
     The prompt for the text between *prefix* and *suffix*, for a model that was trained to infill.
 
-    ``Generator(decoder, stop=EndOfSequence(prompt.ends), tokenizer=tokenizer)(prompt.ids).text[0]``
+    ``Generator(decoder, stop=EndOfSequence(prompt.ends, hide=True), tokenizer=known)(prompt.ids).text[0]``
 
-    The names of special tokens within *prefix* and *suffix* are text. A tokenizer that begins every text
-    with a special token begins the prompt with it; one that puts a space before every text does so before
-    *prefix* alone.
+    The names of special tokens and of the template's within *prefix* and *suffix* are text. A tokenizer that
+    begins every text with a special token begins the prompt with it; one that puts a space before every text
+    does so before *prefix* alone.
 
     Args:
         tokenizer: A Hugging Face tokenizer, that of the model.
@@ -130,7 +137,15 @@ def infilling_prompt(
         ids = tokenizer(text, add_special_tokens=False, split_special_tokens=True)["input_ids"]
         return list(ids)
 
-    before, after = encode(prefix) if prefix else [], _inside(tokenizer, suffix, encode)
+    def inside(text: str) -> list[int]:
+        return _inside(tokenizer, text, encode)
+
+    # Tokens that are not special, as some tokenizers have those of templates, would be found in a text.
+    special = special_ids(tokenizer)
+    names = [name for name in (*found.tokens, *found.ends) if vocabulary.get(name) not in special]
+    (begin, *others), pieces = _cut(prefix, names), _cut(suffix, names)
+    before = [*(encode(begin) if begin else []), *(token for piece in others for token in inside(piece))]
+    after = [token for piece in pieces for token in inside(piece)]
     first, second = vocabulary[found.prefix], vocabulary[found.suffix]
     ids = _leading_specials(tokenizer, encode)
     if found.middle:
@@ -156,6 +171,13 @@ def _template(
     )
 
 
+def _cut(text: str, names: Sequence[str]) -> list[str]:
+    """The pieces of *text*, in which each of *names* is cut after its first character."""
+    found = {match.start() + 1 for name in names for match in re.finditer(f"(?={re.escape(name)})", text)}
+    places = [0, *sorted(found), len(text)]
+    return [text[begin:end] for begin, end in pairwise(places)]
+
+
 def _leading_specials(tokenizer: Any, encode: Callable[[str], list[int]]) -> list[int]:
     """The special tokens that *tokenizer* puts before every text."""
     whole, bare = list(tokenizer("a")["input_ids"]), encode("a")
@@ -167,8 +189,7 @@ def _inside(tokenizer: Any, text: str, encode: Callable[[str], list[int]]) -> li
     """*text* as it is tokenized within a text, without a space that the tokenizer puts before a text."""
     if not text:
         return []
-    spelled = spelled_bytes(tokenizer) or {}
-    if not spelled.get(encode("a")[0], b"").startswith(b" "):
+    if not token_speller(tokenizer)(encode("a")[0]).startswith(b" "):
         return encode(text)
     for before in ("\n", ".", "a"):
         ids, both = encode(before), encode(before + text)

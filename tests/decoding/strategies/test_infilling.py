@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 import torch
+from tokenizers import AddedToken
 
 from decodekit.decoding import (
     EndOfSequence,
@@ -76,6 +77,41 @@ class TestInfillingPrompt:
         special = set(known.all_special_ids)
         assert 3 == sum(index in special for index in prompt.ids)
 
+    @pytest.mark.parametrize("kind", ["bytes", "pieces"])
+    def test_tokens_of_the_template_need_not_be_special(self, kind: str) -> None:
+        """As in Qwen2.5-Coder and CodeGemma; their names in a text are text too."""
+        template = TEMPLATES[2]
+        known = wrapped(byte_level(420) if kind == "bytes" else sentence_piece(400), None, "<|end|>")
+        known.add_tokens([AddedToken(name, normalized=False, special=False) for name in template.tokens])
+        before, after = "x = '<|fim_suffix|>", "<|fim_middle|>' <|fim_middle|>"
+
+        ids = infilling_prompt(known, before, after).ids
+
+        marks = known.convert_tokens_to_ids(list(template.tokens))
+        first, second, last = (ids.index(mark) for mark in marks)
+        index = PieceIndex.of(known)
+        space = " " if kind == "pieces" else ""
+        assert [0, len(ids) - 1, 3] == [first, last, sum(token in marks for token in ids)]
+        assert space + before == index.text_of(ids[1:second]).decode()
+        assert after == index.text_of(ids[second + 1 : -1]).decode()
+
+    def test_ends_are_a_base_models_too(self) -> None:
+        """The end of sequence of an instruct model's tokenizer is that of a turn."""
+        known = with_tokens((*TEMPLATES[2].tokens, "<|endoftext|>"))
+
+        assert known.convert_tokens_to_ids("<|endoftext|>") in infilling_prompt(known, "a", "b").ends
+
+    def test_does_not_spell_the_vocabulary(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """Once for a tokenizer at most: an editor asks at each key."""
+        known = with_tokens(TEMPLATES[0].tokens)
+        infilling_prompt(known, "a", "b")
+        calls, own = [], known.get_vocab
+        monkeypatch.setattr(known, "get_vocab", lambda: calls.append(1) or own())
+
+        infilling_prompt(known, "a", "b")
+
+        assert 1 == len(calls)
+
     def test_the_suffix_has_no_space_of_its_own(self) -> None:
         """SentencePiece puts one before a text, and a suffix begins none."""
         known = with_tokens(TEMPLATES[3].tokens, "pieces", "<s>")
@@ -123,13 +159,14 @@ class TestInfillingPrompt:
 
     def test_a_generator_ends_where_the_middle_does(self) -> None:
         """At a token of the template, which is not shown."""
-        known = with_tokens((*TEMPLATES[0].tokens, "<file_sep>"))
+        known = with_tokens(TEMPLATES[0].tokens)
+        known.add_tokens([AddedToken("<file_sep>", normalized=False, special=False)])
         prompt = infilling_prompt(known, BEFORE, AFTER)
         middle = known("x = 1")["input_ids"]
         ids = [*prompt.ids, *middle, known.convert_tokens_to_ids("<file_sep>")]
         decoder = ScriptedDecoder(torch.eye(len(known)), line=lambda tokens: ids[len(tokens)], max_length=96)
 
-        stop = EndOfSequence(prompt.ends) | MaxNewTokens(64)
+        stop = EndOfSequence(prompt.ends, hide=True) | MaxNewTokens(64)
         result = Generator(decoder, stop=stop, tokenizer=known)(prompt.ids)
 
         assert ["x = 1"] == result.text
