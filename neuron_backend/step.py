@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from .kv_cache.buffers import SPARE, CacheBuffers
 from .kv_cache.masks import MaskPlan, Reach
+from .kv_cache.overflow import without_overflow
 from .kv_cache.positioned_cache import PositionedCache
 from .kv_cache.writes import CacheWrite, write_in_place
 from .models.cache_argument import cache_argument
@@ -131,7 +132,7 @@ class DecoderStep(Step):
             logits = logits[:, -self.kept :]
         scored = slice(-logits.shape[1], None)
         seen = Reach().sees(positions[:, scored], padding[:, scored], slots)
-        return _without_overflow(logits, seen, kept, self.model), kept.tensors
+        return _marked(logits, seen, kept, self.model), kept.tensors
 
     def padding(self, width: int, cache: CacheBuffers, span: int) -> tuple[Tensor, ...]:
         """The inputs of a forward of *width* over padding alone: what it is traced with."""
@@ -216,19 +217,15 @@ def score_tree(
         **{cache_argument(model): kept},
     )
     seen = Reach().tree_sees(positions, written, path, slots, model.dtype)
-    return _without_overflow(output.logits, seen, kept, model), kept.tensors
+    return _marked(output.logits, seen, kept, model), kept.tensors
 
 
-def _without_overflow(
-    logits: Tensor, seen: Tensor, cache: PositionedCache, model: "PreTrainedModel"
-) -> Tensor:
-    """The logits as float32, NaN in columns that saw a token that overflowed (:class:`PositionedCache`)."""
+def _marked(logits: Tensor, seen: Tensor, cache: PositionedCache, model: "PreTrainedModel") -> Tensor:
+    """The logits as float32, NaN in columns that saw a token that overflowed, on any rank."""
     ranks = ranks_of(model)
     # Each rank holds some of the heads.
-    overflow = cache.mark_overflow(lambda own: own if ranks is None else all_reduce(own, ranks.group))
-    spoiled = (seen.to(overflow.dtype) * overflow[:, None]).amax(dim=-1, keepdim=True) > 0
-    nan = torch.full((), torch.nan, dtype=torch.float32, device=logits.device)
-    return torch.where(spoiled, nan, logits.float())
+    marks = cache.mark_overflow(lambda own: own if ranks is None else all_reduce(own, ranks.group))
+    return without_overflow(logits, seen, marks)
 
 
 def tensors_of(step: CacheProgram) -> dict[str, Tensor]:

@@ -9,12 +9,14 @@ from torch import Tensor
 
 from ...decoding.forward_checks import check_inputs
 from ..kv_cache.buffers import SPARE
-from ..kv_cache.masks import MaskPlan
+from ..kv_cache.masks import MaskPlan, Reach
+from ..kv_cache.overflow import without_overflow
 from ..kv_cache.shapes import decoder_shape
 from ..models.attention_temperature import check_attention_temperature
 from ..models.cache_argument import cache_argument
 from ..models.rope_scaling import check_rope_scaling
 from ..models.unsupported import UnsupportedArchitecture
+from ..parity.logits_probe import Probe
 from ..step import supports_logits_to_keep
 from .per_row_static_cache import PerRowStaticCache
 
@@ -24,9 +26,9 @@ if TYPE_CHECKING:
 Compile = Callable[[Callable[..., Tensor]], Callable[..., Tensor]]
 """A function of tensors to the compiled function."""
 
-# Logits of two programs of one model differ by rounding, relative to their range.
-_TOLERANCES = {torch.float64: 1e-6, torch.float32: 1e-3}
-_HALF_TOLERANCE = 0.1
+
+_FULL = Reach()
+"""Made here: Dynamo does not trace its construction."""
 
 
 def neuron_compile(function: Callable[..., Tensor]) -> Callable[..., Tensor]:
@@ -93,10 +95,10 @@ class StaticCacheDecoder:
         self._plan = MaskPlan.of(model)
         # Asked here: what is compiled does not read signatures.
         self._cache_argument = cache_argument(model)
-        self._cache = PerRowStaticCache(model.config, self.shape.max_length + 1)
         self._keeps_logits = supports_logits_to_keep(model)
         self._model = model.to(device).eval()  # type: ignore[arg-type]  # transformers' own annotation
         self._device = self._model.device
+        self._cache = self._empty_cache()
         self._slots = torch.arange(SPARE, self.shape.max_length, device=self._device)
         self._programs: dict[int, Callable[..., Tensor]] = dict.fromkeys(self.shape.widths, self._score)
         self._allocate()
@@ -105,7 +107,8 @@ class StaticCacheDecoder:
                 width: compile(_with_own_code(self._score, f"width_{width}")) for width in self.shape.widths
             }
             self._feed_padding(self.shape.widths)
-        self._compare()
+        whose = "the model with a StaticCache"
+        Probe.of(self._model, self.shape, self._plan.span).check(self.forward, whose)
 
     def forward(self, ids: Tensor, cache_pos: Tensor) -> Tensor:
         """
@@ -154,7 +157,17 @@ class StaticCacheDecoder:
             **({"logits_to_keep": 1} if self._keeps_logits and not scores_all else {}),
         )
         logits: Tensor = output.logits
-        return logits if scores_all else logits[:, -1:]
+        scored = slice(None) if scores_all else slice(-1, None)
+        seen = _FULL.sees(positions[:, scored], padding[:, scored], self._slots)
+        return without_overflow(logits[:, scored], seen, self._cache.mark_overflow())
+
+    def _empty_cache(self) -> PerRowStaticCache:
+        slots = self.shape.max_length + 1
+        # Not an inference tensor, in any mode of the caller: later forwards write to it.
+        with torch.inference_mode(False):
+            marks = torch.zeros(self.shape.batch_size, slots, dtype=self._model.dtype, device=self._device)
+        torch._dynamo.mark_static_address(marks)
+        return PerRowStaticCache(self._model.config, slots, marks)
 
     def _allocate(self) -> None:
         """Run the first forward, which allocates the cache; transformers wants that outside of a graph."""
@@ -170,22 +183,6 @@ class StaticCacheDecoder:
         rows = self.shape.batch_size
         for width in widths:
             self.forward(torch.full((rows, width), -1), torch.zeros(rows, dtype=torch.int64))
-
-    def _compare(self) -> None:
-        """Compare the last column of the widest forward with the model's own, without a cache."""
-        rows, width = self.shape.batch_size, self.shape.widths[-1]
-        ids = torch.arange(rows * width).reshape(rows, width) % self.shape.vocab_size
-        found = self.forward(ids, torch.zeros(rows, dtype=torch.int64))[:, -1]
-        with torch.no_grad():
-            output: Any = self._model(input_ids=ids.to(self._device), use_cache=False)
-        expected = output.logits[:, -1].to("cpu", torch.float32)
-        largest = float((found - expected).abs().max())
-        allowed = _TOLERANCES.get(self._model.dtype, _HALF_TOLERANCE) * float(expected.abs().max())
-        if not largest <= allowed:
-            raise UnsupportedArchitecture(
-                type(self._model).__name__,
-                f"with a StaticCache its logits must be within {allowed:.2g} of its own: got {largest:.2g}",
-            )
 
 
 def _with_own_code(score: Callable[..., Tensor], name: str) -> Callable[..., Tensor]:

@@ -1,1 +1,1 @@
-"""Position-addressed KV cache: buffers and writes, masks, geometry, shapes, spans (KV buckets)."""
+"""Position-addressed KV cache: buffers and writes, overflow, masks, geometry, shapes, spans (KV buckets)."""

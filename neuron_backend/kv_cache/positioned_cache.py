@@ -1,10 +1,4 @@
-"""
-The KV cache as a model's layers use it during one forward.
-
-A mask cannot hide NaN: 0 times NaN is NaN. So no slot ever holds a number that is not finite, or too large
-to compute with: writes replace it by 0 and mark the slot as overflowed. A column that attends to a marked
-slot, its own included, scores NaN; other columns are not affected.
-"""
+"""The KV cache as a model's layers use it during one forward."""
 
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -13,6 +7,7 @@ import torch
 from torch import Tensor
 
 from .buffers import SPARE
+from .overflow import overflowed, take_usable
 from .writes import CacheWrite, write_in_place
 
 
@@ -93,8 +88,9 @@ class PositionedCache:
     ) -> tuple[Tensor, Tensor]:
         """Write one layer's ``[batch, heads, width, head_dim]`` states; return the slots it attends to."""
         for buffers, states in ((self._keys, key_states), (self._values, value_states)):
-            finite = self._take_finite(states)
-            buffers[layer_idx] = self._put(buffers[layer_idx], finite)
+            usable, largest = take_usable(states)
+            self._largest = torch.maximum(self._largest, largest)
+            buffers[layer_idx] = self._put(buffers[layer_idx], usable)
         return self._first(self._keys[layer_idx]), self._first(self._values[layer_idx])
 
     def mark_overflow(self, total: Callable[[Tensor], Tensor] = lambda flags: flags) -> Tensor:
@@ -107,16 +103,9 @@ class PositionedCache:
         Returns:
             1 for each attended slot whose token overflowed, else 0: ``[batch or 1, slots]``.
         """
-        flags = total((~_is_usable(self._largest)).to(self._overflow.dtype))
+        flags = total(overflowed(self._largest))
         self._overflow = self._put(self._overflow, flags[:, None, :, None])
         return self._first(self._overflow)[:, 0, :, 0]
-
-    def _take_finite(self, states: Tensor) -> Tensor:
-        """``[batch, heads, width, head_dim]`` *states* with 0 in place of numbers that overflowed."""
-        magnitudes = states.abs()
-        largest = magnitudes.amax(dim=(1, 3))
-        self._largest = torch.maximum(self._largest, largest)
-        return torch.where(_is_usable(magnitudes), states, torch.zeros_like(states))
 
     def _put(self, buffer: Tensor, states: Tensor) -> Tensor:
         if self._row is not None:
@@ -149,21 +138,3 @@ class PositionedCache:
 
     def __len__(self) -> int:
         return len(self._keys)
-
-
-def largest_state(dtype: torch.dtype) -> float:
-    """
-    The largest key or value that is no overflow.
-
-    Scores of larger ones could overflow even where they are masked. float16 has no room for such a
-    margin; its scores are computed in float32.
-    """
-    largest = torch.finfo(dtype).max
-    return largest if dtype == torch.float16 else largest**0.4
-
-
-def _is_usable(magnitudes: Tensor) -> Tensor:
-    """Whether each of *magnitudes* is at most :func:`largest_state`; not if it is NaN."""
-    # As a tensor: a Python float would enter an XLA graph as float64, which Neuron does not support.
-    limit = largest_state(magnitudes.dtype)
-    return magnitudes <= torch.full((), limit, dtype=magnitudes.dtype, device=magnitudes.device)

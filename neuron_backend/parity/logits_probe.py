@@ -183,9 +183,9 @@ def _random_rows(shape: DecoderShape, length: int) -> Tensor:
 
 def _stock_logits(model: "PreTrainedModel", row: Tensor, compared: int) -> Tensor:
     """The last logits of one row, ``[compared, vocab]``, zeros before its beginning."""
-    ids = row[row >= 0][None]
+    ids = row[row >= 0][None].to(model.device)
     keep = {"logits_to_keep": compared} if supports_logits_to_keep(model) else {}
     with torch.no_grad():
         output = model(input_ids=ids, attention_mask=torch.ones_like(ids), use_cache=False, **keep)
-    logits: Tensor = output.logits[0, -compared:].float()
+    logits: Tensor = output.logits[0, -compared:].to("cpu", torch.float32)
     return torch.nn.functional.pad(logits, (0, 0, compared - logits.shape[0], 0))

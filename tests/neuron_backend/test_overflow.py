@@ -11,7 +11,7 @@ from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedModel
 from decodekit.decoding import Draft, Generator, Greedy, History, MaxNewTokens, Sample
 from decodekit.decoding.protocols import SamplesTokens
 from decodekit.neuron_backend import StaticDecoder, compile_decoder
-from decodekit.neuron_backend.kv_cache.positioned_cache import largest_state
+from decodekit.neuron_backend.kv_cache.overflow import largest_state
 from decodekit.processors import SuppressTokens, Temperature
 from decodekit.speculation import SpeculativeGenerator
 from decodekit.testing import check_decoder

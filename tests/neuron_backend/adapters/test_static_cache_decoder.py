@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import torch
-from transformers import MambaConfig, MambaForCausalLM, PreTrainedModel
+from transformers import BartConfig, BartForCausalLM, MambaConfig, MambaForCausalLM, PreTrainedModel
 
 from decodekit.decoding import Generator, MaxNewTokens, Sample
 from decodekit.neuron_backend import StaticDecoder, UnsupportedArchitecture
@@ -60,6 +60,19 @@ def test_the_contract_is_kept(name: str, tiny_model: Models) -> None:
     check_decoder(made(tiny_model(name, torch.float64)))
 
 
+@pytest.mark.parametrize("name", NAMES)
+def test_an_overflow_ends_its_own_row_alone(name: str, tiny_model: Models) -> None:
+    """It reaches no column before it, and no later text of its row."""
+    decoder = made(tiny_model(name, torch.float64))
+    head: Any = decoder._model.get_output_embeddings()
+    # Not that of the embeddings, of which one spoils one logit of all columns.
+    head.weight = torch.nn.Parameter(head.weight.detach().clone())
+    with torch.no_grad():
+        decoder._model.get_input_embeddings().weight[57] = torch.nan
+
+    check_decoder(decoder, overflowing=[57])
+
+
 class TestCompiled:
     @pytest.fixture(scope="class")
     @staticmethod
@@ -101,7 +114,8 @@ class TestCompiled:
             writes = graph.graph.find_nodes(op="call_function", target=torch.ops.aten.copy_.default)
             (output,) = graph.graph.find_nodes(op="output")
 
-            assert 2 * layers == len({node.args[0] for node in writes})
+            # Keys and values of each layer, and the marks of tokens that overflowed.
+            assert 2 * layers + 1 == len({node.args[0] for node in writes})
             assert all(node.args[0].op == "placeholder" for node in writes)
             assert 1 == len(output.args[0])
 
@@ -130,6 +144,23 @@ class TestRefusals:
         """BLOOM's ALiBi bias follows from the attention mask, so logits would differ."""
         with pytest.raises(UnsupportedArchitecture, match="Bloom"):
             made(tiny_model("bloom"))
+
+    @pytest.mark.parametrize("compiled", [False, True])
+    def test_of_a_model_that_counts_positions_itself(self, compiled: bool) -> None:
+        """BART begins each forward at position 0, and is right there."""
+        config = BartConfig(
+            vocab_size=61,
+            d_model=32,
+            encoder_layers=1,
+            decoder_layers=1,
+            encoder_attention_heads=4,
+            decoder_attention_heads=4,
+            decoder_ffn_dim=48,
+            max_position_embeddings=64,
+        )
+
+        with pytest.raises(UnsupportedArchitecture, match=r"BartForCausalLM.* differs from the stock model"):
+            made(BartForCausalLM(config), StandIn() if compiled else None)
 
     @pytest.mark.parametrize(
         ("shape", "message"),
