@@ -58,6 +58,9 @@ class DeviceSample:
         """
         vocab = logits.shape[-1]
         size = block_size(vocab)
+        peak = logits.amax(dim=-1, keepdim=True)
+        # Noise that is added to large logits would be rounded off. NaN is no peak either.
+        logits = logits - torch.where(peak > -torch.inf, peak, 0)
         filled = pad(logits, (0, -vocab % size), value=-torch.inf)
         blocks = filled.reshape(*logits.shape[:-1], -1, size)
         block = first_largest(_log_masses(blocks) + for_blocks)

@@ -90,16 +90,19 @@ class DeviceTopP:
         """As :meth:`_edge_among`."""
         largest = descending(logits, self.host.min_tokens)
         best, least = _or_zero(largest[..., :1]), largest[..., -1:]
-        weights = (logits - best).exp()
+        # Of large logits, a difference of _RANGE would be rounded off.
+        relative = logits - best
+        weights = relative.exp()
         spared = self._spared(_sum(weights))
 
-        low, high = best - _RANGE, best
+        high = torch.zeros_like(best)
+        low = high - _RANGE
         for _ in range(_HALVINGS):
             middle = (low + high) * 0.5
-            falls = _sum(torch.where(logits <= middle, weights, 0)) <= spared
+            falls = _sum(torch.where(relative <= middle, weights, 0)) <= spared
             low, high = torch.where(falls, middle, low), torch.where(falls, high, middle)
 
-        edge = torch.where(logits > low, logits, torch.inf).amin(dim=-1, keepdim=True)
+        edge = torch.where(relative > low, logits, torch.inf).amin(dim=-1, keepdim=True)
         below = _sum(torch.where(logits < edge, weights, 0))
         room = _count(logits == edge) - ((spared - below) / (edge - best).exp()).floor()
         # The min_tokens most likely tokens are always kept.

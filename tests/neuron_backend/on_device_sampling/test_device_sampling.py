@@ -135,6 +135,16 @@ class TestTopP:
 
         assert kept == set(left.nonzero().flatten().tolist())
 
+    @pytest.mark.parametrize("ties", ["last", "first", "keep"])
+    @pytest.mark.parametrize("large", [1e4, 1e9, 1e15, 1e30])
+    def test_keeps_what_the_host_keeps_of_large_logits(self, large: float, ties: str) -> None:
+        """Equally large ones beside others, which differ from them by more than any weight is."""
+        logits = random_logits(61)
+        logits[..., [3, 4, 9]] = large
+        chain = TopP(0.9, ties=ties)
+
+        assert torch.equal(chain(logits, history_of(*logits.shape)), device_stages_of(chain, logits))
+
     @pytest.mark.parametrize("seed", range(20))
     def test_keeps_what_the_host_keeps_of_any_logits(self, seed: int) -> None:
         """Probabilities that are not exact, with no sum near the edge."""
@@ -219,6 +229,21 @@ class TestDeviceChoice:
             expected, _ = host(logits, history)
 
             assert torch.equal(expected, device(*device.inputs(logits, history)))
+
+    @pytest.mark.parametrize("large", [1e4, 1e9, 1e30])
+    def test_samples_what_the_host_samples_of_large_logits(self, large: float) -> None:
+        """The noise is not rounded off: equally large logits are drawn equally often."""
+        device, host = DeviceSampling(None, Sample()), SamplingPipeline(None, Sample())
+        found = set()
+        for seed in range(20):
+            logits, history = random_logits(61, seed), history_of(BATCH, WIDTH, 61, seed)
+            logits[..., [3, 4, 40]] = large
+
+            sampled = device(*device.inputs(logits, history))
+
+            assert torch.equal(host(logits, history)[0], sampled)
+            found.update(sampled.flatten().tolist())
+        assert {3, 4, 40} == found
 
     @every_sampler
     @pytest.mark.parametrize("processor", SAFE.values(), ids=SAFE.keys())
