@@ -142,6 +142,7 @@ def compile_decoder(
     from .compiled_decoder import CompiledDecoder
     from .quantization.quantized import check_format
     from .serialization.saved_model import load_model
+    from .targets.neuron.weight_formats import check_weight_formats
     from .tensor_parallel.cores import ranks_or_cores
     from .tensor_parallel.lost_ranks import fail_together, report_lost_ranks
     from .tensor_parallel.sharded_model import load_shard
@@ -152,11 +153,8 @@ def compile_decoder(
     check_model(model)
     validate_pipeline(processors, sampler)
     check_rows(processors, batch_size)
-    if weights == "float8" and compiler.name.startswith("neuron"):
-        raise ValueError(
-            f"'weights' must be 'int8', 'int4' or None for target {compiler.name!r}: got 'float8', "
-            "whose range Neuron's own 8-bit floats do not have"
-        )
+    if compiler.name.startswith("neuron"):
+        check_weight_formats((weights,), compiler.name)
     check_format(weights)
     if is_whole(tp_degree) and tp_degree > 1 and weights is not None:
         raise ValueError(f"'weights' must be None with tp_degree > 1: got {weights!r}")

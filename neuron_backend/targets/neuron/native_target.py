@@ -39,6 +39,7 @@ from .neuron_environment import (
     environment_variables,
     with_logical_cores,
 )
+from .weight_formats import check_weight_formats
 
 if TYPE_CHECKING:
     from ...static_decoder import StaticDecoder
@@ -220,6 +221,7 @@ class NativeTarget:
     def _put_programs(
         self, decoder: "StaticDecoder", packages: Mapping[str, Package], compiled: bool
     ) -> None:
+        check_weight_formats(decoder.weights.layers.values(), self.name)
         backend = self._backend()
         shapes = program_shapes(decoder)
         graphs = []

@@ -31,6 +31,7 @@ from .model_builder import ModelBuilderWay
 from .neuron_environment import with_logical_cores
 from .single_trace import SingleTraceWay
 from .traced_program import TracedPrograms, refuse
+from .weight_formats import check_weight_formats
 
 if TYPE_CHECKING:
     from ...static_decoder import StaticDecoder
@@ -145,7 +146,10 @@ class TracedTarget:
 
         Raises:
             UnsupportedArchitecture: In strict mode, a graph breaks a rule of neuronx-cc.
+
+            ValueError: The weights are in float8.
         """
+        check_weight_formats(decoder.weights.layers.values(), self.name)
         way = self._way(decoder)
         cores, step = _divided(decoder, way)
         shapes = way.shapes(cores.part)
