@@ -53,14 +53,12 @@ class Runtime(Protocol):
         """Why there is no GPU; None if there is one."""
         ...
 
-    def device(self, name: str, spread: bool) -> torch.device:
+    def device(self, name: str) -> torch.device:
         """
-        The device of that *name*, with its number.
+        The device of that *name*, such as ``"cuda:1"``, with its number.
 
-        Args:
-            name: Such as ``"cuda"`` or ``"cuda:1"``.
-
-            spread: Whether each process of this host takes another device, if *name* has no number.
+        ``"cuda"`` is the one of LOCAL_RANK, the number that torchrun gives each process of a host, if there
+        are so many, else the current one.
         """
         ...
 
@@ -93,14 +91,14 @@ class CudaRuntime:
             return f"torch {torch.__version__}, built for CUDA {torch.version.cuda}, which finds no GPU"
         return None
 
-    def device(self, name: str, spread: bool) -> torch.device:
+    def device(self, name: str) -> torch.device:
         """As :meth:`Runtime.device`."""
-        device = torch.device(name)
+        device, own = torch.device(name), int(os.environ.get("LOCAL_RANK", "-1"))
         if device.index is not None:
             return device
-        # torchrun's number of this process on its host.
-        own = os.environ.get("LOCAL_RANK") if spread else None
-        return torch.device(device.type, torch.cuda.current_device() if own is None else int(own))
+        # A launcher may let each process see its own GPU alone.
+        exists = 0 <= own < torch.cuda.device_count()
+        return torch.device(device.type, own if exists else torch.cuda.current_device())
 
     def gpu(self, device: torch.device) -> Gpu:
         """As :meth:`Runtime.gpu`."""

@@ -71,8 +71,8 @@ class CudaTarget:
 
     device: str = attrs.field(default="cuda", validator=validators.instance_of(str))
     """
-    ``"cuda:0"`` is the first GPU, ``"cuda"`` the current one; with ``tp_degree`` > 1, ``"cuda"`` is the one
-    numbered LOCAL_RANK, which torchrun sets.
+    ``"cuda:0"`` is the first GPU, ``"cuda"`` the current one; under torchrun, the one numbered LOCAL_RANK,
+    if the process sees so many.
     """
 
     backend: str | Backend | None = "inductor"
@@ -120,7 +120,7 @@ class CudaTarget:
             ValueError: It was compiled on another kind of GPU, or for another CUDA version.
         """
         saved = _facts(packages)
-        here = self.runtime.gpu(self._device(decoder))
+        here = self.runtime.gpu(self.runtime.device(self.device))
         if saved["gpu"] != _of_gpu(here):
             raise ValueError(
                 f"a decoder must be run on the kind of GPU that it was made on, {saved['gpu']}: "
@@ -130,13 +130,10 @@ class CudaTarget:
             decoder.leave_unfused(NOT_SAVED)
         self.record(decoder)
 
-    def _device(self, decoder: "StaticDecoder") -> torch.device:
-        return self.runtime.device(self.device, decoder.ranks is not None)
-
     def record(self, decoder: "StaticDecoder") -> None:
         """Compile and record every width and span, and run each once, without a comparison."""
         require_gpu(self.runtime)
-        device = self._device(decoder)
+        device = self.runtime.device(self.device)
         gpu = self.runtime.gpu(device)
         shapes = program_shapes(decoder, prompt_spans=True)
         self._check(decoder, gpu, len(shapes))

@@ -116,7 +116,7 @@ class CudaStandIn:
         """None, as with a GPU."""
         return None
 
-    def device(self, name: str, spread: bool) -> torch.device:
+    def device(self, name: str) -> torch.device:
         """The CPU."""
         return torch.device("cpu")
 
