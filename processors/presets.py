@@ -127,9 +127,9 @@ def vllm(
     The chain of vLLM's V1 engine, in the order of ``vllm/v1/sample/sampler.py``.
 
     Allowed tokens, bad words, min tokens, bias, penalties, temperature, min-p, top-k, top-p. The
-    repetition penalty includes the prompt, the other two penalties do not. Top-k keeps all ties with
-    the k-th; top-p drops the lowest tokens with a total of at most 1 - *top_p*. Temperatures below
-    0.01 are raised to it.
+    repetition penalty includes the prompt; the other two penalties and bad words do not. Top-k keeps all
+    ties with the k-th; top-p drops the lowest tokens with a total of at most 1 - *top_p*. Temperatures
+    below 0.01 are raised to it.
 
     Off are a *temperature*, *repetition_penalty* or *top_p* of 1, a *top_k* of 0 or -1, and 0 of
     the other numbers.
@@ -144,7 +144,7 @@ def vllm(
     raised = max(temperature, 0.01) if _number("temperature", temperature) > 0 else temperature
     return _chain(
         allowed_token_ids is not None and AllowedTokens(allowed_token_ids),
-        (words := list(bad_words)) and BadWords(words),
+        (words := list(bad_words)) and BadWords(words, include_prompt=False),
         _is_on("min_tokens", min_tokens, 0) and MinNewTokens(min_tokens, stop_token_ids),
         logit_bias and LogitBias(logit_bias),
         _is_on("repetition_penalty", repetition_penalty, 1.0) and RepetitionPenalty(repetition_penalty),
@@ -197,10 +197,12 @@ def llama_cpp(
 
     Not mirrored: ties are broken by a partial sort there (here: lower ids, and all equally typical
     tokens); typical keeps one more token there if the mass is met exactly; DRY compares at most 50
-    tokens of a match here, and penalises none where *dry_allowed_length* is larger; XTC has no
-    *min_keep* here; a *dynatemp_range* of *temp* or more, which reaches temperature 0 there, is
-    refused. Omitted is the reasoning budget, which follows the bias there: use
-    :class:`~decodekit.processors.ThinkingBudget`.
+    tokens of a match here, and penalises none where *dry_allowed_length* is larger; a breaker of several
+    tokens ends earlier matches here too, there only the one that is being continued; XTC has no
+    *min_keep* here; the largest entropy of the dynamic temperature is that of the tokens that are left
+    here, there that of tokens which top-n-sigma or a bias has masked as well; a *dynatemp_range* of
+    *temp* or more, which reaches temperature 0 there, is refused. Omitted is the reasoning budget, which
+    follows the bias there: use :class:`~decodekit.processors.ThinkingBudget`.
     """
     seen = _window("penalty_last_n", penalty_last_n)
     dry_seen = _window("dry_penalty_last_n", dry_penalty_last_n)
@@ -274,11 +276,13 @@ def mlx(
     """
     The chain of mlx-lm, in the order of ``make_logits_processors`` and ``make_sampler``.
 
-    Bias, repetition, presence and frequency penalty, top-p, min-p, XTC, top-k, temperature. By
-    default, penalties cover the last 20 tokens, the prompt's included. Top-p drops the lowest tokens
-    with a total of at most 1 - *top_p*; *min_tokens_to_keep* applies to min-p; top-k keeps exactly k.
+    Bias, repetition, presence and frequency penalty, top-p, min-p, XTC, top-k, temperature. By default,
+    penalties cover the last 20 tokens, the prompt's included; 0 is all of them. Top-p drops the lowest
+    tokens with a total of at most 1 - *top_p*; *min_tokens_to_keep* applies to min-p; top-k keeps
+    exactly k.
 
-    Off are a penalty of 0 or None, a *top_p* of 0 or 1, a *temp* of 1, and 0 of the other numbers.
+    Off are a penalty of 0 or None, a *top_p* of 0 or 1, a *temp* of 1, and a *min_p*, *top_k* or
+    *xtc_probability* of 0.
 
     Not mirrored: top-k breaks ties by a partial sort there (here: lower ids). XTC there draws once
     for all rows of a batch, does not count a token exactly at the threshold, and keeps the special
@@ -289,21 +293,21 @@ def mlx(
         repetition_penalty is not None
         and _is_on("repetition_penalty", repetition_penalty, 0.0)
         and RepetitionPenalty(
-            repetition_penalty, window=_number("repetition_context_size", repetition_context_size)
+            repetition_penalty, window=_mlx_window("repetition_context_size", repetition_context_size)
         ),
         presence_penalty is not None
         and _is_on("presence_penalty", presence_penalty, 0.0)
         and PresencePenalty(
             presence_penalty,
             include_prompt=True,
-            window=_number("presence_context_size", presence_context_size),
+            window=_mlx_window("presence_context_size", presence_context_size),
         ),
         frequency_penalty is not None
         and _is_on("frequency_penalty", frequency_penalty, 0.0)
         and FrequencyPenalty(
             frequency_penalty,
             include_prompt=True,
-            window=_number("frequency_context_size", frequency_context_size),
+            window=_mlx_window("frequency_context_size", frequency_context_size),
         ),
         _is_on("top_p", top_p, 0.0, 1.0) and TopP(top_p),
         _is_on("min_p", min_p, 0.0) and MinP(min_p, min_tokens_to_keep),
@@ -312,6 +316,11 @@ def mlx(
         _is_on("top_k", top_k, 0) and TopK(top_k, ties="first"),
         _is_on("temp", temp, 1.0) and Temperature(temp),
     )
+
+
+def _mlx_window(name: str, size: int) -> int | None:
+    # There ``tokens[-size:]``, which is everything for 0.
+    return _number(name, size) or None
 
 
 def _number(name: str, value: N) -> N:

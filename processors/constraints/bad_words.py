@@ -4,6 +4,7 @@ import math
 from typing import ClassVar
 
 import attrs
+from attrs import validators
 from torch import Tensor
 
 from ...decoding.history import History
@@ -17,9 +18,9 @@ class BadWords(Composable):
     """
     Forbid the last token of a word if its other tokens directly precede.
 
-    A word is a sequence of token ids; a word of one token is forbidden everywhere. Preceding tokens
-    may be the prompt's. A word that is a single token of *eos* is ignored, as in Hugging Face. No-op
-    when empty. A hard constraint: it can leave a row without a token.
+    A word is a sequence of token ids; a word of one token is forbidden everywhere. A word that is a
+    single token of *eos* is ignored, as in Hugging Face. No-op when empty. A hard constraint: it can
+    leave a row without a token.
 
     A word usually has several tokenizations, for example with and without a leading space: each
     must be given.
@@ -36,12 +37,16 @@ class BadWords(Composable):
     eos: tuple[int, ...] = attrs.field(default=(), converter=as_token_ids)
     """End-of-sequence token ids, ascending, never forbidden alone. May be given as a single id."""
 
+    include_prompt: bool = attrs.field(default=True, validator=validators.instance_of(bool))
+    """Whether preceding tokens may be the prompt's, as in Hugging Face; not in vLLM."""
+
     _bias: SequenceBias = attrs.field(init=False, repr=False)
 
     @_bias.default
     def _make_bias(self) -> SequenceBias:
         ends = [(token,) for token in self.eos]
-        return SequenceBias({word: -math.inf for word in self.words if word not in ends})
+        forbidden = {word: -math.inf for word in self.words if word not in ends}
+        return SequenceBias(forbidden, self.include_prompt)
 
     def __call__(self, logits: Tensor, history: History) -> Tensor:
         """Forbid words in ``[batch, width, vocab]`` logits, which are not modified."""

@@ -70,8 +70,10 @@ def from_generation_config(
     ``max_length`` and ``min_new_tokens`` over ``min_length``, and without ``do_sample`` temperature
     and filters are ignored. Differences: prompts have no padding here, so lengths count tokens only;
     a prompt of ``max_length`` or more, an error there, gets one token; ``remove_invalid_values``
-    keeps ``-inf``, which becomes the lowest number there; stop strings are searched in the new text
-    only, while there one ends the row at its first token if the prompt ends with it or with its beginning.
+    keeps ``-inf``, which becomes the lowest number there; ids to suppress, or to end at, that the
+    vocabulary does not have are an error in the first step, and are ignored there; stop strings are searched
+    in the new text only, while there one ends the row at its first token if the prompt ends with it or with
+    its beginning.
 
     ``generate`` takes fields that are not set from ``model.generation_config``: the model's own end tokens
     end its rows whatever configuration is given. Here a configuration without ``eos_token_id`` ends at none,

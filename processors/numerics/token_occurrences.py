@@ -76,7 +76,7 @@ def prompt_slots(history: History) -> Tensor:
     return history.valid() & ~history.generated()
 
 
-def last_tokens(ids: Tensor, history: History, n: int) -> Tensor:
+def last_tokens(ids: Tensor, history: History, n: int, include_prompt: bool = True) -> Tensor:
     """
     The last *n* tokens before each column.
 
@@ -87,12 +87,15 @@ def last_tokens(ids: Tensor, history: History, n: int) -> Tensor:
 
         n: Number of tokens.
 
+        include_prompt: Whether tokens of the prompt are among them.
+
     Returns:
         ``[batch, width, n]``, the newest last; -1 before the first token.
     """
     slots = history.length[..., None] + torch.arange(-n, 0, device=ids.device)
     last = ids.expand(-1, slots.shape[1], -1).gather(-1, slots.clamp(min=0))
-    return last.masked_fill(slots < 0, -1)
+    first = 0 if include_prompt else history.prompt[:, None, None]
+    return last.masked_fill(slots < first, -1)
 
 
 def sequence_ends(sequence: Sequence[int], ids: Tensor) -> Tensor:

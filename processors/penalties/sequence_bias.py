@@ -6,6 +6,7 @@ from typing import ClassVar
 
 import attrs
 import torch
+from attrs import validators
 from torch import Tensor
 
 from ...decoding.history import History
@@ -33,10 +34,9 @@ class SequenceBias(Composable):
     """
     Add a bias to the logit of a sequence's last token if its other tokens directly precede.
 
-    Above 0 encourages, below 0 discourages, ``-inf`` forbids; a sequence of one token always
-    applies, biases of several sequences on one token add up; no-op when empty. Preceding tokens
-    may be the prompt's, as in Hugging Face. Biases are float32. With ``-inf`` a hard constraint:
-    it can leave a row without a token.
+    Above 0 encourages, below 0 discourages, ``-inf`` forbids; a sequence of one token always applies,
+    biases of several sequences on one token add up; no-op when empty. Biases are float32. With ``-inf``
+    a hard constraint: it can leave a row without a token.
     """
 
     keeps_argmax: ClassVar[bool] = False
@@ -46,6 +46,9 @@ class SequenceBias(Composable):
 
     biases: Biases = attrs.field(converter=_as_biases)
     """Token sequence, or a single id, to the bias of its last token."""
+
+    include_prompt: bool = attrs.field(default=True, validator=validators.instance_of(bool))
+    """Whether preceding tokens may be the prompt's, as in Hugging Face; not in vLLM."""
 
     _last: tuple[int, ...] = attrs.field(init=False, repr=False)
     _index: Tensor = attrs.field(init=False, repr=False)
@@ -92,7 +95,8 @@ class SequenceBias(Composable):
             return logits
         index = index_of(self._last, logits, self._index)
         before = self._before.to(logits.device)
-        last = last_tokens(history.ids, history, before.shape[-1])[..., None, :]  # [batch, width, 1, n]
+        last = last_tokens(history.ids, history, before.shape[-1], self.include_prompt)
+        last = last[..., None, :]  # [batch, width, 1, n]
         came = ((last == before) | (before < 0)).all(dim=-1)  # [batch, width, sequences]
         biases = torch.where(came, self._added.to(logits), 0.0)
         total = torch.zeros(index.shape, dtype=logits.dtype, device=logits.device)

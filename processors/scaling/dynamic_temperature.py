@@ -27,7 +27,8 @@ class DynamicTemperature(Composable):
     *high*.
 
     As in `llama.cpp <https://github.com/ggml-org/llama.cpp/pull/4972>`_, which takes it from
-    koboldcpp; its parameters are the middle and half the range (low = middle - half).
+    koboldcpp; its parameters are the middle and half the range (low = middle - half). H_max there is of all
+    candidates that are left, among them those that a stage has only masked.
     """
 
     shift_invariant: ClassVar[bool] = True

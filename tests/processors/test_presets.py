@@ -238,6 +238,22 @@ class TestOrder:
             "TopK", "Temperature",
         ] == stages(chain)  # fmt: skip
 
+    def test_bad_words_of_vllm_begin_in_the_answer(self) -> None:
+        """As its penalties of presence and frequency do."""
+        chain = presets.vllm(bad_words=[[1, 2]])
+        logits = torch.zeros(1, 1, 4)
+
+        assert torch.equal(logits, chain(logits, after([1], prompt=1)))
+        assert [0, 1, 3] == (chain(logits, after([0, 1], prompt=1))[0, 0] == 0).nonzero().flatten().tolist()
+        words = presets.transformers(bad_words_ids=[[1, 2]])
+        assert not words(logits, after([1], prompt=1))[0, 0, 2].isfinite()
+
+    def test_penalties_of_mlx_cover_all_tokens_at_0(self) -> None:
+        """``tokens[-0:]`` is all of them."""
+        chain = presets.mlx(repetition_penalty=2.0, repetition_context_size=0)
+
+        assert [1.0, 2.0] == chain(torch.tensor([[[2.0, 2.0]]]), after([0], prompt=1))[0, 0].tolist()
+
     @settings(deadline=None)
     @given(data=st.data())
     def test_transformers_is_what_a_config_comes_to(self, data: st.DataObject) -> None:
