@@ -25,7 +25,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
-from decodekit.decoding import Batcher, BatcherFullError, Generator
+from decodekit.decoding import Batcher, BatcherFullError, Generator, Greedy, MaxNewTokens
 from decodekit.decoding.chat import chat_ids
 from decodekit.decoding.engine.parts import Parts
 from decodekit.pretrained.chat_tokenizer import load_chat_tokenizer
@@ -92,8 +92,7 @@ class ChatServer:
         request = ChatCompletionRequest.of_json(body)
         if request.model != self.name:
             raise HTTPException(404, f"the model must be {self.name!r}: got {request.model!r:.200}")
-        max_length = self.generator.decoder.shape.max_length
-        parts = chat_completion_parts(request, self.generator.parts, max_length)
+        parts = chat_completion_parts(request, self.generator.parts, self.generator.decoder.shape)
         return request, parts, chat_ids(request.messages, parts.tokenizer)
 
 
@@ -136,6 +135,8 @@ def main() -> None:
         tokenizer = load_chat_tokenizer(options.model, saved)
         if not saved:
             given.setdefault("batch_size", 4)
+        # Each request has its own; of the model's generation config, the end tokens are left.
+        given |= {"processors": None, "sampler": Greedy(), "stop": MaxNewTokens(1)}
         generator = Generator.from_pretrained(options.model, tokenizer=tokenizer, cache=not saved, **given)
     except (ImportError, OSError, ValueError) as error:
         parser.error(str(error))

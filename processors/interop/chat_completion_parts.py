@@ -8,7 +8,7 @@ import attrs
 from ...decoding.engine.exact_match_verification import ExactMatch
 from ...decoding.engine.parts import Parts
 from ...decoding.optional_protocols import compares_scores
-from ...decoding.protocols import Processor, StopCondition
+from ...decoding.protocols import DecoderShape, Processor, StopCondition
 from ...decoding.sampling.greedy import Greedy
 from ...decoding.sampling.sample import Sample
 from ...decoding.stopping.composition import parts as parts_of_stop
@@ -31,7 +31,7 @@ _MOST_BIAS = 100.0
 """The API's bound of each bias."""
 
 
-def chat_completion_parts(request: ChatCompletionRequest, base: Parts, max_length: int) -> Parts:
+def chat_completion_parts(request: ChatCompletionRequest, base: Parts, shape: DecoderShape) -> Parts:
     """
     The parts of a chat completion.
 
@@ -44,15 +44,15 @@ def chat_completion_parts(request: ChatCompletionRequest, base: Parts, max_lengt
             text shows special tokens are kept; the verification too, unless it compares distributions and
             the temperature is 0. The text never begins with the prompt.
 
-        max_length: The decoder's positions, which bound a completion without a limit of its own.
+        shape: The decoder's, whose positions bound a completion without a limit of its own.
 
     Raises:
-        InvalidRequestError: A field does not suit the tokenizer, or the grammar is refused.
+        InvalidRequestError: A field does not suit the tokenizer or the decoder, or the grammar is refused.
     """
     ends = _end_tokens(base.stop_condition)
     chain, stop = (
-        Chain(_stages(request, base.tokenizer, ends)),
-        _stop(request, base, ends, max_length),
+        Chain(_stages(request, base.tokenizer, ends, shape.vocab_size)),
+        _stop(request, base, ends, shape.max_length),
     )
     sampler = Sample(request.seed) if request.temperature else Greedy()
     # Nothing is random in a greedy text, so there are no distributions to compare.
@@ -63,7 +63,9 @@ def chat_completion_parts(request: ChatCompletionRequest, base: Parts, max_lengt
     )
 
 
-def _stages(request: ChatCompletionRequest, tokenizer: Any, ends: tuple[int, ...]) -> list[Processor]:
+def _stages(
+    request: ChatCompletionRequest, tokenizer: Any, ends: tuple[int, ...], vocab_size: int
+) -> list[Processor]:
     stages: list[Processor] = []
     if (schema := _schema(request.response_format)) is not None:
         language = checked(
@@ -71,7 +73,7 @@ def _stages(request: ChatCompletionRequest, tokenizer: Any, ends: tuple[int, ...
         )
         stages.append(Grammar(language))
     if request.logit_bias:
-        stages.append(LogitBias(_biases(request.logit_bias, len(tokenizer))))
+        stages.append(LogitBias(_biases(request.logit_bias, vocab_size)))
     if request.frequency_penalty:
         stages.append(FrequencyPenalty(request.frequency_penalty))
     if request.presence_penalty:

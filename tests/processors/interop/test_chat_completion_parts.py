@@ -10,6 +10,7 @@ from transformers import AutoTokenizer
 
 from decodekit.decoding import Batcher, EndOfSequence, Generator, Greedy, MaxNewTokens, Sample, StopStrings
 from decodekit.decoding.engine.parts import Parts
+from decodekit.decoding.protocols import DecoderShape
 from decodekit.decoding.stopping.composition import parts as conditions
 from decodekit.processors import (
     Chain,
@@ -43,7 +44,8 @@ def base() -> Generator:
 
 def parts_of(base: Parts, **fields: Any) -> Parts:
     """The parts of a request."""
-    return chat_completion_parts(ChatCompletionRequest.of({**BODY, **fields}), base, MAX_LENGTH)
+    shape = DecoderShape(2, MAX_LENGTH, len(base.tokenizer) - 1, (1,), 1)
+    return chat_completion_parts(ChatCompletionRequest.of({**BODY, **fields}), base, shape)
 
 
 class TestParts:
@@ -175,7 +177,8 @@ class TestParts:
         [
             ({"stop": ["", "a"]}, "stop"),
             ({"stop": 0}, "stop"),
-            ({"logit_bias": {"4096": 1}}, "logit_bias"),
+            # The tokenizer has it, the decoder does not.
+            ({"logit_bias": {"4095": 1}}, "logit_bias"),
             ({"logit_bias": {"-1": 1}}, "logit_bias"),
             ({"logit_bias": {"1": None}}, "logit_bias"),
             ({"logit_bias": {"1": float("nan")}}, "logit_bias"),
