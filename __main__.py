@@ -150,7 +150,6 @@ def _add_compile(commands: Any) -> None:
     add("--copies-rows", action="store_true", help="copy rows on Neuron too, by a program for each span")
     add("--dtype", help="float32, bfloat16, float16 or float64 (the model's own)")
     add("--weights", choices=("int8", "int4", "float8"), help="how linear layers are stored (as --dtype)")
-    add("--threads", type=int, metavar="N", help="threads of a forward (torch's setting)")
     add("--tp-degree", type=int, default=1, metavar="N", help="shards (%(default)s; see compile_decoder)")
     add(
         "--compiler-args",

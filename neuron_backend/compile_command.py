@@ -31,7 +31,6 @@ def compile_to_folder(options: argparse.Namespace) -> int:
         "target": target,
         "dtype": options.dtype,
         "weights": options.weights,
-        "threads": options.threads,
         "tp_degree": options.tp_degree,
         "progress": False if options.quiet else None,
     }

@@ -4,9 +4,11 @@ import argparse
 import io
 import sys
 from collections.abc import Iterator
+from functools import partial
+from typing import Any
 
 from ..decoding import Finish, Generation, Session, Turn
-from ..decoding.chat import chat_text
+from ..decoding.chat import chat_ids
 from ..decoding.results.events import EventStream
 from ..decoding.sampling.noise import fresh_seed
 from ..streaming import TextStreamer
@@ -38,12 +40,19 @@ def chat(options: argparse.Namespace) -> int:
         # A wrong byte must not end a conversation.
         sys.stdin.reconfigure(errors="replace")
     first = chat_of("?", options.system)
-    generator = generator_of(options, check_prompt=lambda tokenizer, positions: chat_text(first, tokenizer))
+    generator = generator_of(options, check_prompt=partial(_check_system, first))
     session = Session(generator, system=options.system)
     if sys.stdin.isatty():
         print(_COMMANDS, file=sys.stderr)
     converse(session, _lines(), seed=options.seed if options.temp > 0 else None, quiet=options.quiet)
     return 0
+
+
+def _check_system(first: list[dict[str, str]], tokenizer: Any, positions: int | None) -> None:
+    """Encode the *first* messages before anything is compiled; refuse those that fill a row."""
+    count = len(chat_ids(first, tokenizer))
+    if positions is not None and count > positions:
+        raise ValueError(f"--system must leave room in {positions} tokens (--max-length): got {count}")
 
 
 def converse(session: Session, lines: Iterator[str], *, seed: int | None = None, quiet: bool = False) -> None:

@@ -14,6 +14,8 @@ from ..neuron_backend import load_decoder
 from ..neuron_backend.artifacts.manifest import Manifest
 from ..neuron_backend.compilation import check_shapes
 from ..neuron_backend.kv_cache.shapes import default_max_length
+from ..neuron_backend.models.gguf_file import is_gguf
+from ..neuron_backend.models.gguf_header import read_header
 from ..neuron_backend.models.model_source import check_model, config_of, find_config
 from ..neuron_backend.progress_option import ProgressOption
 from ..neuron_backend.serialization.saved_manifest import saved_manifest
@@ -26,7 +28,7 @@ if TYPE_CHECKING:
 PROMPT_WIDTH = 64
 """Width of a prefill forward."""
 
-_OF_COMPILED = ("dtype", "weights", "target", "max_length", "widths", "threads")
+_OF_COMPILED = ("dtype", "weights", "target", "max_length", "widths")
 """Options that a saved decoder has already, and that may only repeat what it has."""
 
 
@@ -127,6 +129,11 @@ class DecoderSource:
                 raise ValueError(f"{self.flag} {self.source}: {error}") from error
 
     @property
+    def rows(self) -> int:
+        """Rows of a forward."""
+        return self.batch_size if self._saved is None else self._saved.shape.batch_size
+
+    @property
     def positions(self) -> int | None:
         """Positions of a row; None where the model, in a GGUF file, decides and was not read."""
         if self._saved is not None:
@@ -137,15 +144,19 @@ class DecoderSource:
 
     @property
     def vocab_size(self) -> int | None:
-        """Logits of a column; None of a GGUF file."""
+        """Logits of a column; None if a GGUF file does not say."""
         if self._saved is not None:
             return self._saved.shape.vocab_size
+        if is_gguf(self.source):
+            return read_header(self.source).vocab_size
         return None if self._config is None else int(self._config.get_text_config(decoder=True).vocab_size)
 
     def load(self) -> Any | None:
         """The decoder, if it need not be compiled."""
         if self._saved is not None:
-            return load_decoder(self.source, progress=self._progress)
+            decoder = load_decoder(self.source, progress=self._progress)
+            decoder.threads = self.options.threads
+            return decoder
         return load_kept(self._kept_folder, self._arguments)
 
     def load_or_compile(self, tokenizer: Any = None) -> Any:
@@ -199,6 +210,11 @@ class DecoderSource:
         return kept_folder(self.source, self._arguments, self.options.cache)
 
     def _check_saved(self, shape: DecoderShape) -> None:
+        if shape.batch_size < self.batch_size and self.flag == "--draft":
+            raise ValueError(
+                f"--draft must have at least {self.batch_size} rows, those of --model: {self.source} has "
+                f"{shape.batch_size}"
+            )
         if shape.batch_size < self.batch_size:
             raise ValueError(
                 f"--num-samples must be at most {shape.batch_size}, the rows of {self.flag} {self.source}: "

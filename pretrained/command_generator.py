@@ -46,7 +46,7 @@ def generator_of(
         print(f"decodekit: {line}", file=sys.stderr)
     source = _target_source(options, batch_size)
     source.check()
-    draft = None if draft_model is None else _draft_source(options, batch_size)
+    draft = None if draft_model is None else _draft_source(options, source.rows)
     if draft is not None:
         draft.check()
         _check_vocabularies(source, draft)

@@ -138,7 +138,8 @@ def configured(parts: Mapping[str, Any], config: Any) -> dict[str, Any]:
     """
     *parts* with what a generation config adds: processors, sampler, stop and end of sequence.
 
-    What is given wins. A chain that is not given is read for the sampler that is: greedy decoding has no
+    What is given wins; where chain, sampler and stop are, other fields need not be ones that can be mapped. A
+    chain that is not given is read for the sampler that is: greedy decoding has no
     temperature and no filters. A config without a limit of its own gets the generator's default. The length
     of a given drafter's drafts may come from the config too (:func:`~.draft_fields.with_draft_length`).
 
@@ -163,7 +164,10 @@ def configured(parts: Mapping[str, Any], config: Any) -> dict[str, Any]:
         own = None if tokenizer is None else tokenizer.eos_token_id
         ends = end_tokens(config.eos_token_id, own) or None
     config.eos_token_id = None if ends is None else list(as_several(ends))
-    starts = _start(config, parts)
+    others = {"start_of_sequence": _start(config, parts), "end_of_sequence": ends}
+    given = {**with_draft_length(config, parts), **others}
+    if {"processors", "sampler", "stop"} <= set(parts):
+        return given
     # A stop that is given leaves nothing to be read from the config.
     if "stop" in parts:
         config.stop_strings = None
@@ -171,8 +175,7 @@ def configured(parts: Mapping[str, Any], config: Any) -> dict[str, Any]:
         found = from_generation_config(config, seed=None, tokenizer=tokenizer)
     except ValueError as error:
         raise ValueError(f"{error}. Here, pass generation_config=None, or a changed one") from error
-    others = {"start_of_sequence": starts, "end_of_sequence": ends}
-    return {**found.as_arguments(), **with_draft_length(config, parts), **others}
+    return {**found.as_arguments(), **given}
 
 
 def _start(config: Any, parts: Mapping[str, Any]) -> Any:

@@ -121,8 +121,12 @@ def load_gguf_config(path: str | PathLike[str]) -> "PretrainedConfig":
     """
     check_gguf(path)
     file = _absolute(path)
+    header = read_header(file)
     with parsed_once():
-        return _completed_config(file, read_header(file))
+        config = _completed_config(file, header)
+    # That of the model, which transformers' config of a file leaves out.
+    config.dtype = _own_dtype(header)
+    return config
 
 
 def _absolute(path: str | PathLike[str]) -> Path:

@@ -20,6 +20,8 @@ MAGIC = b"GGUF"
 _NUMBERS = {0: "B", 1: "b", 2: "H", 3: "h", 4: "I", 5: "i", 6: "f", 7: "?", 10: "Q", 11: "q", 12: "d"}
 """Formats of :mod:`struct` by the type of a value."""
 
+_EMBEDDINGS = "token_embd.weight"
+
 _TEXT, _ARRAY = 8, 9
 _VERSIONS = (2, 3)
 
@@ -36,6 +38,9 @@ class GgufHeader:
 
     vectors: frozenset[str]
     """Names of the tensors of one dimension."""
+
+    vocab_size: int | None = None
+    """Rows of the embeddings; None without them."""
 
 
 def read_header(path: str | PathLike[str]) -> GgufHeader:
@@ -76,16 +81,19 @@ def _header(cursor: "_Cursor") -> GgufHeader:
     for _ in range(entries):
         key = cursor.text()
         settings[key] = cursor.value(cursor.number("I"))
-    types, vectors = {}, set[str]()
+    types, vectors, vocab_size = {}, set[str](), None
     for _ in range(tensors):
         name = cursor.text()
         dimensions = cursor.number("I")
-        cursor.numbers("Q", dimensions)
+        # The columns of a matrix come first.
+        shape = cursor.numbers("Q", dimensions)
         types[name] = cursor.number("I")
         cursor.number("Q")  # Where it begins.
         if dimensions == 1:
             vectors.add(name)
-    return GgufHeader(settings, types, frozenset(vectors))
+        if name == _EMBEDDINGS:
+            vocab_size = shape[-1]
+    return GgufHeader(settings, types, frozenset(vectors), vocab_size)
 
 
 @attrs.define

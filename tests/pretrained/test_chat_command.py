@@ -55,6 +55,18 @@ def test_answers_are_those_of_the_whole_conversation(model: pathlib.Path) -> Non
         assert turn.ids == fresh([turn.prompt]).ids[0]
 
 
+def test_a_system_message_that_fills_the_cache(
+    model: pathlib.Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Refused by its flag before anything is compiled."""
+    monkeypatch.setattr(kept_decoders, "compile_decoder", None)
+    limit = ["--target", "eager", "--max-length", "32"]
+    status = main(["chat", "--model", str(model), *limit, "--system", "x = 1\n" * 40])
+
+    assert 1 == status
+    assert "--system must leave room in 32 tokens (--max-length): got" in capsys.readouterr().err
+
+
 def test_commands(model: pathlib.Path, capsys: pytest.CaptureFixture[str]) -> None:
     """A turn is taken back or replaced; what cannot be is said, and the conversation goes on."""
     decoder = compile_decoder(model, target="eager", max_length=48, widths=(1, 32))

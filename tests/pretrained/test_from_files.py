@@ -8,6 +8,7 @@ from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import AutoTokenizer, GenerationConfig, PreTrainedModel
 
 from decodekit.decoding import Generator, Greedy, MaxNewTokens, Sample
+from decodekit.decoding.stopping.composition import parts as conditions
 from decodekit.neuron_backend import compile_decoder, load_decoder
 from decodekit.neuron_backend.models.tokenizer_source import load_tokenizer
 from decodekit.processors import Temperature
@@ -114,6 +115,19 @@ class TestFromPretrained:
             == SpeculativeGenerator.from_pretrained(folder, **options).num_draft_tokens
         )
         assert 2 == Generator.from_pretrained(folder, num_draft_tokens=2, **options).num_draft_tokens
+
+    def test_parts_that_are_given_need_no_config(self, folder: Path) -> None:
+        """But for the end tokens; a field that cannot be mapped does no harm then."""
+        config = GenerationConfig(num_beams=4, eos_token_id=7)
+        parts = {"processors": None, "sampler": Greedy(), "stop": MaxNewTokens(2)}
+        generator = Generator.from_pretrained(folder, generation_config=config, **parts, **SHAPE)
+
+        assert [{7, 60}] == [
+            set(one.ids) for one in conditions(generator.stop_condition) if hasattr(one, "ids")
+        ]
+        assert 2 == len(generator("w5 w6").ids[0])
+        with pytest.raises(ValueError, match="'num_beams' must be"):
+            Generator.from_pretrained(folder, generation_config=config, sampler=Greedy(), **SHAPE)
 
     def test_without_a_config_the_tokenizer_ends_a_row(self, folder: Path) -> None:
         """None: no generation config is read."""

@@ -14,6 +14,8 @@ from decodekit.neuron_backend import compile_decoder
 from decodekit.neuron_backend.artifacts.manifest import Manifest
 from decodekit.pretrained import command_decoders, command_generator, kept_decoders
 
+from ..neuron_backend.models.test_gguf_file import made, write_gguf
+
 DRAFT = pathlib.Path(__file__).parents[2] / "examples" / "pair" / "draft"
 PROMPT = "def read(path):"
 EAGER = ("--target", "eager", "--max-length", "128", "--dtype", "float64")
@@ -177,13 +179,63 @@ def test_saved_decoders(tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[st
     for flags, message in [
         (["--dtype", "float32"], "saved decoder with float64"),
         (["--weights", "int8"], "--weights cannot be changed: --model"),
-        (["--threads", "1"], "--threads cannot be changed: --model"),
         (["--max-length", "64"], "--max-length cannot be changed: --model"),
         (["--temp", "1", "--num-samples", "2"], "--num-samples must be at most 1, the rows of --model"),
         (["--draft", "lookup", "--num-draft-tokens", "7"], "score at least 8 columns: --model"),
     ]:
         status, _, err = run(capsys, "--prompt", PROMPT, *flags, **saved)
         assert (1, True) == (status, message in err), err
+
+
+def test_threads_of_saved_decoders(
+    tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They are not saved, and may be chosen."""
+    compile_decoder(DRAFT, target="eager", dtype="float64", widths=(1, 5, 32), max_length=128).save(tmp_path)
+    seen, load = [], command_decoders.load_decoder
+    monkeypatch.setattr(
+        command_decoders, "load_decoder", lambda *source, **how: seen.append(load(*source, **how)) or seen[-1]
+    )
+    flags = ("--prompt", PROMPT, "--draft", str(tmp_path), "--threads", "1")
+
+    assert 0 == run(capsys, *flags, model=tmp_path)[0]
+    assert [1, 1] == [decoder.threads for decoder in seen]
+
+
+def test_a_draft_for_a_saved_decoder_of_several_rows(
+    tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It gets as many; a saved one of fewer is refused before anything is loaded."""
+    options = {"target": "eager", "dtype": "float64", "widths": (1, 5, 32), "max_length": 128}
+    for rows, name in ((1, "one"), (2, "two")):
+        compile_decoder(DRAFT, batch_size=rows, **options).save(tmp_path / name)
+    expected = run(capsys, "--prompt", PROMPT, *EAGER)[1]
+
+    for draft in (str(DRAFT), str(tmp_path / "two")):
+        assert expected == run(capsys, "--prompt", PROMPT, "--draft", draft, model=tmp_path / "two")[1]
+    monkeypatch.setattr(command_decoders, "load_decoder", None)
+    drafted = ("--prompt", PROMPT, "--draft", str(tmp_path / "one"))
+    status, _, err = run(capsys, *drafted, model=tmp_path / "two")
+    assert 1 == status
+    assert f"--draft must have at least 2 rows, those of --model: {tmp_path / 'one'} has 1" in err
+
+
+def test_gguf_files_of_different_vocabularies(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Refused before one is unpacked."""
+    pytest.importorskip("gguf")
+    files = []
+    for size in (61, 64):
+        model = made("llama", vocab_size=size)
+        files.append(str(write_gguf(tmp_path / f"{size}.gguf", model, "llama")))
+    monkeypatch.setattr(kept_decoders, "compile_decoder", None)
+    status, _, err = run(
+        capsys, "--prompt", PROMPT, *EAGER, "--draft", files[1], model=pathlib.Path(files[0])
+    )
+
+    assert 1 == status
+    assert "--draft must have the vocabulary of --model, 61 ids: got 64" in err
 
 
 def test_a_saved_draft_has_widths_of_its_own(
@@ -207,7 +259,7 @@ def test_a_saved_decoder_for_neuron_is_named_as_it_was_compiled(
     monkeypatch.setattr(command_decoders, "_manifest", lambda _: saved)
 
     def check(named: str) -> None:
-        options = dict.fromkeys(("dtype", "weights", "max_length", "widths", "threads"))
+        options = dict.fromkeys(("dtype", "weights", "max_length", "widths"))
         command_decoders.check_source(argparse.Namespace(**options, target=named), str(tmp_path), "--model")
 
     for named in ("neuron", target, "auto"):
