@@ -45,8 +45,9 @@ def sizing_of(options: argparse.Namespace) -> Sizing:
     Raises:
         ValueError: The shape is invalid.
     """
+    scratch = 0
     if (saved := saved_manifest(options.model)) is not None:
-        options = _completed(options, saved[1])
+        options, scratch = _completed(options, saved[1]), max(saved[1].tree_widths, default=0)
     facts, model = facts_of_config(options.model, weight_dtype(options.dtype))
     length = default_max_length(model.config) if options.max_length is None else options.max_length
     widths = options.widths or (
@@ -64,6 +65,7 @@ def sizing_of(options: argparse.Namespace) -> Sizing:
         shape=shape,
         spans=decoder_spans(options.spans, shape.max_length),
         storage=options.weights,
+        scratch=scratch,
     )
 
 

@@ -74,6 +74,23 @@ def test_a_saved_decoder_on_the_hub_has_its_own_sizes(tiny_model, tmp_path, caps
     assert {"config.json", "decoder.json"} == set(hub.downloads)
 
 
+def test_a_gguf_file_of_16_bits(tmp_path, capsys):
+    """In the dtype that it is loaded in."""
+    pytest.importorskip("gguf")
+    half = write_gguf(tmp_path / "half.gguf", made("llama"), "llama", dtype=torch.bfloat16)
+
+    assert "bfloat16" == inspect(capsys, str(half))["dtype"]
+
+
+def test_a_saved_decoder_with_trees(tiny_model, tmp_path, capsys):
+    """With their scratch slots."""
+    decoder = compile_decoder(tiny_model("llama"), tree_widths=(8,), max_length=96, target="eager")
+    decoder.save(tmp_path / "saved")
+
+    expected = sum(states.nbytes for states in decoder.cache.states)
+    assert expected == inspect(capsys, str(tmp_path / "saved"))["cache_bytes"]
+
+
 def test_a_gguf_file(tmp_path, capsys):
     """By its settings, without its weights."""
     pytest.importorskip("gguf")
