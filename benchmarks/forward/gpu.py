@@ -144,7 +144,7 @@ def setting_of(
     """The full size, or a *small* one for tests."""
     return Setting(
         target=target,
-        device=target.runtime.device(target.device, False),
+        device=target.runtime.device(target.device),
         dtype=weight_dtype(dtype) or torch.bfloat16,
         weights=weights,
         shape=LLAMA_2_7B | (SMALL if small else {}) | ({"num_hidden_layers": layers} if layers else {}),

@@ -45,8 +45,8 @@ class BadWords(Composable):
     @_bias.default
     def _make_bias(self) -> SequenceBias:
         ends = [(token,) for token in self.eos]
-        forbidden = {word: -math.inf for word in self.words if word not in ends}
-        return SequenceBias(forbidden, self.include_prompt)
+        words = (word for word in self.words if word not in ends)
+        return SequenceBias(dict.fromkeys(words, -math.inf), self.include_prompt)
 
     def __call__(self, logits: Tensor, history: History) -> Tensor:
         """Forbid words in ``[batch, width, vocab]`` logits, which are not modified."""
