@@ -18,6 +18,7 @@ from .kv_cache.shapes import (
     widths_within,
 )
 from .kv_cache.spans import decoder_spans
+from .models.gguf_file import is_gguf, unpacked_size
 from .models.model_source import check_model, config_of
 from .models.rope_scaling import check_config_rope
 from .models.unsupported import UnsupportedArchitecture
@@ -195,7 +196,7 @@ def compile_decoder(
                 spans=spans,
                 row_widths=row_widths or (),
             )
-        with stage(told, f"loading {model if isinstance(model, str | PathLike) else type(model).__name__}"):
+        with stage(told, f"loading {_described(model, weight_dtype(dtype))}"):
             loaded = load_shard(model, partial(load_model, dtype=weight_dtype(dtype)), ranks)
         decoder = CompiledDecoder(
             loaded,
@@ -280,6 +281,15 @@ def check_shapes(
     decoder_spans(spans, shape.max_length)
     if row_widths:
         check_row_widths(row_widths, shape.widths)
+
+
+def _described(model: "PreTrainedModel | str | PathLike[str]", dtype: torch.dtype | None) -> str:
+    """The name of a model that is loaded; of a GGUF file, often quantised, with the size of its weights."""
+    if not isinstance(model, str | PathLike):
+        return type(model).__name__
+    if is_gguf(model):
+        return f"{model}, {unpacked_size(model, dtype)}"
+    return str(model)
 
 
 def _row_widths(target: Target, decoder: "CompiledDecoder", widths: Sequence[int] | None) -> tuple[int, ...]:

@@ -108,6 +108,13 @@ def load_gguf_model(path: str | PathLike[str], dtype: torch.dtype | None) -> "Pr
     return model
 
 
+def unpacked_size(path: str | PathLike[str], dtype: torch.dtype | None) -> str:
+    """What :func:`load_gguf_model` unpacks the weights to, such as ``"0.54 GB in float32"``."""
+    header = read_header(path)
+    unpacked = dtype or _own_dtype(header)
+    return f"{header.count * unpacked.itemsize / 1e9:.2g} GB in {str(unpacked).removeprefix('torch.')}"
+
+
 def load_gguf_config(path: str | PathLike[str]) -> "PretrainedConfig":
     """
     The config of the model in a GGUF file, without its weights, as :func:`.complete_config` completes it.

@@ -5,6 +5,7 @@ The format is that of https://github.com/ggml-org/ggml/blob/master/docs/gguf.md,
 gguf reads the same in seconds.
 """
 
+import math
 import struct
 from collections.abc import Mapping
 from mmap import ACCESS_READ, mmap
@@ -38,6 +39,9 @@ class GgufHeader:
 
     vectors: frozenset[str]
     """Names of the tensors of one dimension."""
+
+    count: int = 0
+    """Numbers in all tensors."""
 
     vocab_size: int | None = None
     """Rows of the embeddings; None without them."""
@@ -81,19 +85,20 @@ def _header(cursor: "_Cursor") -> GgufHeader:
     for _ in range(entries):
         key = cursor.text()
         settings[key] = cursor.value(cursor.number("I"))
-    types, vectors, vocab_size = {}, set[str](), None
+    types, vectors, count, vocab_size = {}, set[str](), 0, None
     for _ in range(tensors):
         name = cursor.text()
         dimensions = cursor.number("I")
         # The columns of a matrix come first.
         shape = cursor.numbers("Q", dimensions)
+        count += math.prod(shape)
         types[name] = cursor.number("I")
         cursor.number("Q")  # Where it begins.
         if dimensions == 1:
             vectors.add(name)
         if name == _EMBEDDINGS:
             vocab_size = shape[-1]
-    return GgufHeader(settings, types, frozenset(vectors), vocab_size)
+    return GgufHeader(settings, types, frozenset(vectors), count, vocab_size)
 
 
 @attrs.define

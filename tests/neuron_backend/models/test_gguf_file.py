@@ -11,6 +11,7 @@ from transformers import AutoModelForCausalLM, PreTrainedModel
 
 from decodekit.neuron_backend import UnsupportedArchitecture, compile_decoder, load_decoder
 from decodekit.neuron_backend.models.without_bars import without_bars
+from decodekit.neuron_backend.progress import Stage
 
 pytest.importorskip("gguf")
 
@@ -136,6 +137,17 @@ def made(architecture: str, **changes: Any) -> PreTrainedModel:
         torch.manual_seed(0)
         model: PreTrainedModel = AutoModelForCausalLM.from_config(config).eval()
     return model
+
+
+@pytest.mark.parametrize(("dtype", "width"), [(None, 4), ("float64", 8)])
+def test_the_size_of_the_weights_is_said(dtype: str | None, width: int, tmp_path: Path) -> None:
+    """A quantised file takes several times as much memory as space."""
+    model, stages = made("llama"), list[Stage]()
+    path = write_gguf(tmp_path / "tiny.gguf", model, "llama")
+    compile_decoder(path, dtype=dtype, target="eager", max_length=32, widths=(1,), progress=stages.append)
+
+    size = f"{model.num_parameters() * width / 1e9:.2g} GB in {dtype or 'float32'}"
+    assert f"loading {path}, {size}" in {stage.name for stage in stages}
 
 
 @pytest.mark.parametrize("architecture", CONFIGS)

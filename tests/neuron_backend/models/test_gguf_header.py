@@ -40,6 +40,7 @@ def test_all_is_as_the_package_reads_it(path: Path) -> None:
     assert {tensor.name: tensor.tensor_type for tensor in reader.tensors} == header.types
     assert {tensor.name for tensor in reader.tensors if len(tensor.shape) == 1} == header.vectors
     assert made("gemma3").config.vocab_size == header.vocab_size
+    assert sum(int(tensor.n_elements) for tensor in reader.tensors) == header.count
 
 
 @pytest.mark.parametrize("left", [0, 3, 23, 24, 60, 400])
