@@ -97,11 +97,27 @@ def program_fingerprint(
     width: int,
     spans: Sequence[int],
     cache: CacheBuffers,
+    of_host: str | None = None,
 ) -> str:
     """
     Digest of everything a program of that *kind* and *width* relies on without checking it.
 
     A program run with other shapes, dtypes or weights than it was compiled for writes out of bounds.
+
+    Args:
+        model: Fingerprint of the model.
+
+        kind: Of its step.
+
+        shape: Of the decoder.
+
+        width: Columns of the program.
+
+        spans: Of the decoder.
+
+        cache: The buffers that it writes.
+
+        of_host: What else it takes from the host that compiled it; None of a program for a device.
     """
     facts = {
         "model": attrs.asdict(model),
@@ -112,8 +128,7 @@ def program_fingerprint(
         "reserved": cache.reserved,
         "cache": [[dtype_name(tensor.dtype), *tensor.shape] for tensor in cache.tensors],
         "torch": torch.__version__,
-        # Determines the order in which torch's kernels pack weights.
-        "kernels": torch.backends.cpu.get_cpu_capability(),
+        **({} if of_host is None else {"kernels": of_host}),
     }
     return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()
 

@@ -241,7 +241,11 @@ def _lay_out_weights(decoder: "StaticDecoder") -> None:
 
 
 def _fingerprint(decoder: "StaticDecoder", model: ModelFingerprint, kind: str, width: int) -> str:
-    return program_fingerprint(model, kind, decoder.shape, width, decoder.spans, _cache(decoder, kind))
+    # Determines the order in which torch's kernels pack weights.
+    kernels = torch.backends.cpu.get_cpu_capability()
+    return program_fingerprint(
+        model, kind, decoder.shape, width, decoder.spans, _cache(decoder, kind), kernels
+    )
 
 
 def _file(kind: str, width: int) -> str:
