@@ -18,9 +18,10 @@ from .kv_cache.shapes import decoder_shape, decoder_tree_widths
 from .kv_cache.spans import decoder_spans, end_position, smallest_span
 from .kv_cache.tree_layout import lay_out_tree
 from .models.rope_scaling import fix_rope_scaling
-from .models.weights import align, copy_sharing_weights, count_weights, storages_of, weight_dtype
+from .models.weights import align, copy_sharing_weights, storages_of, weight_dtype
 from .on_device_sampling.fused_forwards import FusedForwards, FusedProgram
 from .parity.compare import compare
+from .parity.widened import compared_length, may_be_widened
 from .progress import SILENT, Progress, stage
 from .quantization.quantized import Weights, check_format, quantize
 from .row_forwards import CopyProgram, RowForwards
@@ -38,13 +39,6 @@ Program = Callable[[Tensor, Tensor, Tensor], Tensor]
 
 TreeProgram = Callable[[Tensor, Tensor, Tensor, Tensor, Tensor], Tensor]
 """Ids, positions, written, paths and slots, as :class:`~.step.TreeStep` takes them, to logits."""
-
-# Half-precision models of up to this many weights are also compared in float32, where rounding does not hide
-# small errors of the architecture. The float32 copy takes 4 bytes per weight temporarily.
-_MAX_WIDENED_WEIGHTS = 2**28
-
-# More positions than probes read beyond the longest window and the widest forward.
-_PROBED = 256
 
 
 class Compiler(Protocol):
@@ -481,16 +475,14 @@ class StaticDecoder(FusedForwards, RowForwards):
     def _compare_widened(self) -> bool:
         """Compare a step of 16 bits in float32, whose rounding hides no error; whether it was."""
         model = self.step.model
-        if model.dtype not in (torch.float16, torch.bfloat16) or count_weights(model) > _MAX_WIDENED_WEIGHTS:
+        if not may_be_widened(model):
             return False
-        shape, window = self.shape, self.step.plan.span
-        # No cache of the whole length: the probes read little more than the window and the widest forward.
-        read = max(window if window < shape.max_length else 0, shape.widths[-1], *self.tree_widths)
+        shape = self.shape
         with stage(self.progress, "comparing the step in float32 with the stock model"):
             StaticDecoder(
                 model,
                 batch_size=shape.batch_size,
-                max_length=min(shape.max_length, 2 * read + _PROBED),
+                max_length=compared_length(shape, self.step.plan.span, self.tree_widths),
                 widths=shape.widths,
                 scored_width=shape.scored_width,
                 tree_widths=self.tree_widths,

@@ -49,10 +49,11 @@ def chat(options: argparse.Namespace) -> int:
 
 
 def _check_system(first: list[dict[str, str]], tokenizer: Any, positions: int | None) -> None:
-    """Encode the *first* messages before anything is compiled; refuse those that fill a row."""
+    """Encode the *first* messages before anything is compiled; refuse those that exceed a row."""
     count = len(chat_ids(first, tokenizer))
     if positions is not None and count > positions:
-        raise ValueError(f"--system must leave room in {positions} tokens (--max-length): got {count}")
+        flag = "--system" if first[0]["role"] == "system" else "the chat template"
+        raise ValueError(f"{flag} must leave room in {positions} tokens (--max-length): got {count}")
 
 
 def converse(session: Session, lines: Iterator[str], *, seed: int | None = None, quiet: bool = False) -> None:

@@ -147,7 +147,7 @@ class DecoderSource:
         """Logits of a column; None if a GGUF file does not say."""
         if self._saved is not None:
             return self._saved.shape.vocab_size
-        if is_gguf(self.source):
+        if is_gguf(self.source) and Path(self.source).is_file():
             return read_header(self.source).vocab_size
         return None if self._config is None else int(self._config.get_text_config(decoder=True).vocab_size)
 

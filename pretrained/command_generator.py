@@ -11,7 +11,7 @@ from ..neuron_backend.models.tokenizer_source import load_tokenizer
 from ..processors import Chain, MinP, RepetitionPenalty, Temperature, TopK, TopP
 from ..speculation import AdaptiveLength, DraftModel, PromptLookup, SuffixAutomaton
 from .command_decoders import PROMPT_WIDTH, DecoderSource, check_source
-from .from_files import AUTO, end_tokens, is_saved_decoder, own_generation_config
+from .from_files import AUTO, is_saved_decoder, merged_end_tokens, own_generation_config
 from .generate_options import scored_width, without_model
 
 
@@ -168,4 +168,4 @@ def _drafter(lookup: str) -> Any:
 
 def _ends_of_sequence(config: Any, tokenizer: Any) -> Any:
     """End-of-sequence ids of the tokenizer and of the generation config, if there is one."""
-    return end_tokens(None if config is None else config.eos_token_id, tokenizer.eos_token_id) or AUTO
+    return merged_end_tokens(None if config is None else config.eos_token_id, tokenizer.eos_token_id) or AUTO

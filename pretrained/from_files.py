@@ -4,7 +4,7 @@ import copy
 import inspect
 import os
 import warnings
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -81,6 +81,8 @@ def generator_arguments(
     if not saved:
         check_model(model)
     of_this = {name: value for name, value in options.items() if name in of_decoder}
+    if isinstance(of_this.get("widths"), Iterator):
+        of_this["widths"] = tuple(of_this["widths"])
     kept = None
     if _keeps(cache, model, saved):
         of_this = with_target(of_this)
@@ -138,8 +140,8 @@ def configured(parts: Mapping[str, Any], config: Any) -> dict[str, Any]:
     """
     *parts* with what a generation config adds: processors, sampler, stop and end of sequence.
 
-    What is given wins; where chain, sampler and stop are, other fields need not be ones that can be mapped. A
-    chain that is not given is read for the sampler that is: greedy decoding has no
+    Parts that are given take precedence; if chain, sampler and stop are, fields that cannot be mapped are
+    ignored. A chain that is not given is read for the sampler that is: greedy decoding has no
     temperature and no filters. A config without a limit of its own gets the generator's default. The length
     of a given drafter's drafts may come from the config too (:func:`~.draft_fields.with_draft_length`).
 
@@ -162,7 +164,7 @@ def configured(parts: Mapping[str, Any], config: Any) -> dict[str, Any]:
     ends = parts.get("end_of_sequence", AUTO)
     if isinstance(ends, str):
         own = None if tokenizer is None else tokenizer.eos_token_id
-        ends = end_tokens(config.eos_token_id, own) or None
+        ends = merged_end_tokens(config.eos_token_id, own) or None
     config.eos_token_id = None if ends is None else list(as_several(ends))
     others = {"start_of_sequence": _start(config, parts), "end_of_sequence": ends}
     given = {**with_draft_length(config, parts), **others}
@@ -224,9 +226,9 @@ def _check_draft_width(parts: Mapping[str, Any], default: Any, of_decoder: Mappi
         return
     # A default that looks at the decoder has one draft token at least.
     most = length if is_whole(length) else length.most if isinstance(length, DraftLength) else 1
-    widths = as_several(of_decoder.get("widths") or DEFAULT_WIDTHS)
-    scored = of_decoder.get("scored_width")
-    if not all(map(is_whole, widths)) or not is_whole(scored or 1):
+    given, scored = of_decoder.get("widths"), of_decoder.get("scored_width")
+    widths = DEFAULT_WIDTHS if given is None else as_several(given)
+    if not widths or not all(map(is_whole, widths)) or not is_whole(scored or 1):
         # For the compiler to refuse.
         return
     scored = scored or default_scored_width(widths)
@@ -237,7 +239,7 @@ def _check_draft_width(parts: Mapping[str, Any], default: Any, of_decoder: Mappi
         )
 
 
-def end_tokens(*given: Any) -> list[int]:
+def merged_end_tokens(*given: Any) -> list[int]:
     """The end-of-sequence ids that are *given*, each setting an id, several or None."""
     return sorted({end for ends in given if ends is not None for end in as_several(ends)})
 

@@ -130,7 +130,7 @@ class Batcher:
         pace = prefill_pace(self._feeder, self.prefill_width, self.max_gap)
         line = WaitingLine(self.ageing)
         self._table = RequestTable(self._feeder, self._timers, pace, line, self.exact_width)
-        self._requests = OpenRequests(self._lock, self.decoder.shape.batch_size, self.max_waiting)
+        self._requests = OpenRequests(self._lock, self.decoder.shape.batch_size)
         _batchers.add(self)
 
     @property
@@ -427,7 +427,7 @@ class Batcher:
             with self._lock:
                 if self._requests.closed and not self._requests:
                     return
-                if not (advanced or self._requests.num_arrived or self._requests.are_cancelled):
+                if not (advanced or self._requests.num_arrived or self._requests.has_cancelled):
                     # Requests that wait or pause may come to the end of their time.
                     self._waiters.changed.wait(_POLL_SECONDS if self._requests else None)
 
@@ -501,10 +501,10 @@ class Batcher:
         told = None if streamer is None else listener(streamer, rows)
         handle = RequestHandle(self, rows, requests, seed, told)
         until = None if options.timeout is None else requests[0].submitted + options.timeout
-        while not self._requests.add(requests, handle, may_wait=block):
+        while not self._requests.add(requests, handle, self.max_waiting, may_wait=block):
             try:
                 left = None if until is None else until - time.monotonic()
-                self.wait_until(lambda: self._requests.num_welcome >= len(requests), left)
+                self.wait_until(lambda: self._requests.room(self.max_waiting) >= len(requests), left)
             except TimeoutError:
                 _end_unqueued(requests, handle)
                 break

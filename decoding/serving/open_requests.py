@@ -33,9 +33,6 @@ class OpenRequests:
     rows: int
     """How many requests run at a time."""
 
-    max_waiting: int | None
-    """How many more may wait for a row; None for any number."""
-
     closed: bool = attrs.field(default=False, init=False)
     """Whether no more are taken."""
 
@@ -47,7 +44,7 @@ class OpenRequests:
     """Those that were not taken yet."""
 
     _told: deque[Told] = attrs.field(factory=deque, init=False)
-    """News that the handles do not know yet."""
+    """Events and errors that were not delivered to the handles yet."""
 
     def __len__(self) -> int:
         """How many there are, each prompt and sample counted."""
@@ -58,44 +55,58 @@ class OpenRequests:
         """Those that were not taken yet."""
         return len(self._arrived)
 
-    @property
-    def num_welcome(self) -> float:
-        """How many may be added now."""
-        return math.inf if self.max_waiting is None else self.rows - len(self) + self.max_waiting
+    def room(self, max_waiting: int | None) -> float:
+        """How many may be added now, if *max_waiting* may wait for a row; None for any number."""
+        return math.inf if max_waiting is None else self.rows - len(self) + max_waiting
 
     @property
-    def are_cancelled(self) -> bool:
+    def has_cancelled(self) -> bool:
         """Whether one of them is to be ended before the next step."""
         return any(request.ending for request in self._handles)
 
-    def add(self, requests: list[BatchedRequest], handle: RequestHandle, may_wait: bool) -> bool:
+    def add(
+        self,
+        requests: list[BatchedRequest],
+        handle: RequestHandle,
+        max_waiting: int | None,
+        may_wait: bool,
+    ) -> bool:
         """
         Add *requests* of one *handle*, all or none, and begin its streamer.
 
+        Args:
+            requests: One for each row of the result.
+
+            handle: Theirs.
+
+            max_waiting: How many requests may wait for a row; None for any number.
+
+            may_wait: Whether the caller waits until there is room.
+
         Returns:
-            Whether there was room; False only if they *may_wait* for it.
+            Whether there was room; False only if the caller *may_wait* for it.
 
         Raises:
             RuntimeError: They are closed.
 
             ValueError: There is never room for so many.
 
-            BatcherFullError: There is no room now, and they may not wait.
+            BatcherFullError: There is no room now, and the caller does not wait.
         """
         with self.lock:
             if self.closed:
                 raise RuntimeError("the batcher is closed: make a new one")
-            if self.max_waiting is not None and len(requests) > self.rows + self.max_waiting:
+            if max_waiting is not None and len(requests) > self.rows + max_waiting:
                 raise ValueError(
-                    f"a request must have at most {self.rows} + {self.max_waiting} prompts and samples, "
+                    f"a request must have at most {self.rows} + {max_waiting} prompts and samples, "
                     f"which may run and wait (batch_size and max_waiting): got {len(requests)}"
                 )
-            if len(requests) > self.num_welcome:
+            if len(requests) > self.room(max_waiting):
                 if may_wait:
                     return False
                 waiting = max(0, len(self) - self.rows)
                 raise BatcherFullError(
-                    f"at most max_waiting={self.max_waiting} requests may wait for a row: {waiting} do, and "
+                    f"at most max_waiting={max_waiting} requests may wait for a row: {waiting} do, and "
                     f"{len(requests)} came"
                 )
             # Before the stepping thread can see them.

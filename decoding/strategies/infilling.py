@@ -142,7 +142,8 @@ def infilling_prompt(
 
     # Tokens that are not special, as some tokenizers have those of templates, would be found in a text.
     special = special_ids(tokenizer)
-    names = [name for name in (*found.tokens, *found.ends) if vocabulary.get(name) not in special]
+    known = [name for name in (*found.tokens, *found.ends) if name in vocabulary]
+    names = [name for name in known if vocabulary[name] not in special]
     (begin, *others), pieces = _cut(prefix, names), _cut(suffix, names)
     before = [*(encode(begin) if begin else []), *(token for piece in others for token in inside(piece))]
     after = [token for piece in pieces for token in inside(piece)]
@@ -152,7 +153,7 @@ def infilling_prompt(
         ids += [first, *before, second, *after, vocabulary[found.middle]]
     else:
         ids += [second, *after, first, *before]
-    ends = {vocabulary[name] for name in (*found.tokens, *found.ends) if name in vocabulary}
+    ends = {vocabulary[name] for name in known}
     if tokenizer.eos_token_id is not None:
         ends.add(tokenizer.eos_token_id)
     return InfillingPrompt(ids, tuple(sorted(ends)), found)

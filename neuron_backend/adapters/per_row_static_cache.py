@@ -95,4 +95,4 @@ class PerRowStaticCache(StaticCache):
             # A compiled graph would have what is left here as an output.
             layer.largest = None
         largest = torch.stack(each).amax(dim=0)
-        return self._marks.scatter_(1, self._rows[0].written, overflowed(largest))
+        return self._marks.scatter_(1, self._rows[0].written, overflowed(largest).to(self._marks.dtype))

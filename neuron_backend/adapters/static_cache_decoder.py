@@ -1,5 +1,6 @@
 """Decoder over a Hugging Face model with transformers' StaticCache, compiled by torch.compile."""
 
+import copy
 from collections.abc import Callable, Sequence
 from types import FunctionType
 from typing import TYPE_CHECKING, Any
@@ -17,6 +18,7 @@ from ..models.cache_argument import cache_argument
 from ..models.rope_scaling import check_rope_scaling
 from ..models.unsupported import UnsupportedArchitecture
 from ..parity.logits_probe import Probe
+from ..parity.widened import compared_length, may_be_widened
 from ..step import supports_logits_to_keep
 from .per_row_static_cache import PerRowStaticCache
 
@@ -93,6 +95,7 @@ class StaticCacheDecoder:
         check_rope_scaling(model, self.shape.max_length)
         check_attention_temperature(model, self.shape.max_length)
         self._plan = MaskPlan.of(model)
+        self._compare_widened(model)
         # Asked here: what is compiled does not read signatures.
         self._cache_argument = cache_argument(model)
         self._keeps_logits = supports_logits_to_keep(model)
@@ -160,6 +163,19 @@ class StaticCacheDecoder:
         scored = slice(None) if scores_all else slice(-1, None)
         seen = _FULL.sees(positions[:, scored], padding[:, scored], self._slots)
         return without_overflow(logits[:, scored], seen, self._cache.mark_overflow())
+
+    def _compare_widened(self, model: "PreTrainedModel") -> None:
+        """Compare a model of 16 bits on the host in float32 too, before it is moved and compiled."""
+        if model.device.type == "cpu" and may_be_widened(model):
+            StaticCacheDecoder(
+                copy.deepcopy(model).to(torch.float32),
+                self.shape.batch_size,
+                compared_length(self.shape, self._plan.span),
+                self.shape.widths,
+                scored_width=self.shape.scored_width,
+                device="cpu",
+                compile=None,
+            )
 
     def _empty_cache(self) -> PerRowStaticCache:
         slots = self.shape.max_length + 1

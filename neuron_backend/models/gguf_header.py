@@ -96,7 +96,7 @@ def _header(cursor: "_Cursor") -> GgufHeader:
         cursor.number("Q")  # Where it begins.
         if dimensions == 1:
             vectors.add(name)
-        if name == _EMBEDDINGS:
+        if name == _EMBEDDINGS and shape:
             vocab_size = shape[-1]
     return GgufHeader(settings, types, frozenset(vectors), count, vocab_size)
 

@@ -55,7 +55,7 @@ class TestGreedyText:
         """Quantised ones count."""
         model = tiny_model("llama")
         options = {"max_length": 32, "widths": (1, 4), "dtype": "bfloat16", "weights": weights}
-        limit = "decodekit.neuron_backend.static_decoder._MAX_WIDENED_WEIGHTS"
+        limit = "decodekit.neuron_backend.parity.widened._MOST_WEIGHTS"
 
         assert StaticDecoder(model, **options).compared_in_float32
         monkeypatch.setattr(limit, model.num_parameters() - 1)
@@ -70,7 +70,7 @@ class TestGreedyText:
             return zeros(geometry, rows, max_length, scratch)
 
         monkeypatch.setattr(CacheBuffers, "zeros", recorded)
-        monkeypatch.setattr("decodekit.neuron_backend.static_decoder._PROBED", 40)
+        monkeypatch.setattr("decodekit.neuron_backend.parity.widened._PROBED", 40)
         decoder = StaticDecoder(tiny_model("gemma2"), max_length=100, widths=(1, 8), dtype="bfloat16")
 
         assert decoder.compared_in_float32

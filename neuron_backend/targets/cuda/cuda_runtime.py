@@ -57,8 +57,8 @@ class Runtime(Protocol):
         """
         The device of that *name*, such as ``"cuda:1"``, with its number.
 
-        ``"cuda"`` is the one of LOCAL_RANK, the number that torchrun gives each process of a host, if there
-        are so many, else the current one.
+        ``"cuda"`` is the current one. Where that is the first, which it is if the program has chosen none, it
+        is the one of LOCAL_RANK, the number that torchrun gives each process of a host, if there are so many.
         """
         ...
 
@@ -97,8 +97,8 @@ class CudaRuntime:
         if device.index is not None:
             return device
         # A launcher may let each process see its own GPU alone.
-        exists = 0 <= own < torch.cuda.device_count()
-        return torch.device(device.type, own if exists else torch.cuda.current_device())
+        exists, current = 0 <= own < torch.cuda.device_count(), torch.cuda.current_device()
+        return torch.device(device.type, own if exists and current == 0 else current)
 
     def gpu(self, device: torch.device) -> Gpu:
         """As :meth:`Runtime.gpu`."""

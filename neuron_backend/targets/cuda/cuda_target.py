@@ -71,8 +71,8 @@ class CudaTarget:
 
     device: str = attrs.field(default="cuda", validator=validators.instance_of(str))
     """
-    ``"cuda:0"`` is the first GPU, ``"cuda"`` the current one; under torchrun, the one numbered LOCAL_RANK,
-    if the process sees so many.
+    ``"cuda:0"`` is the first GPU, ``"cuda"`` the current one; under torchrun, if the program has not chosen
+    one, the one numbered LOCAL_RANK, if the process sees so many.
     """
 
     backend: str | Backend | None = "inductor"

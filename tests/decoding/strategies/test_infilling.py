@@ -95,6 +95,14 @@ class TestInfillingPrompt:
         assert space + before == index.text_of(ids[1:second]).decode()
         assert after == index.text_of(ids[second + 1 : -1]).decode()
 
+    def test_other_names_are_tokenized_as_they_were(self) -> None:
+        """Of the template's ends, those that the tokenizer does not have."""
+        known, text = with_tokens(TEMPLATES[0].tokens), "usage: prog <filename> <file_sep>"
+
+        ids = infilling_prompt(known, text, "").ids
+
+        assert known(text)["input_ids"] == ids[1:-2]
+
     def test_ends_are_a_base_models_too(self) -> None:
         """The end of sequence of an instruct model's tokenizer is that of a turn."""
         known = with_tokens((*TEMPLATES[2].tokens, "<|endoftext|>"))

@@ -145,8 +145,9 @@ class TestRefusals:
         with pytest.raises(UnsupportedArchitecture, match="Bloom"):
             made(tiny_model("bloom"))
 
+    @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
     @pytest.mark.parametrize("compiled", [False, True])
-    def test_of_a_model_that_counts_positions_itself(self, compiled: bool) -> None:
+    def test_of_a_model_that_counts_positions_itself(self, compiled: bool, dtype: torch.dtype) -> None:
         """BART begins each forward at position 0, and is right there."""
         config = BartConfig(
             vocab_size=61,
@@ -160,7 +161,7 @@ class TestRefusals:
         )
 
         with pytest.raises(UnsupportedArchitecture, match=r"BartForCausalLM.* differs from the stock model"):
-            made(BartForCausalLM(config), StandIn() if compiled else None)
+            made(BartForCausalLM(config).to(dtype), StandIn() if compiled else None)
 
     @pytest.mark.parametrize(
         ("shape", "message"),

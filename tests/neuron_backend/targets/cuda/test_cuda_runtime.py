@@ -85,27 +85,31 @@ class TestDevice:
     """With its index, since the current one may change."""
 
     @pytest.fixture(autouse=True)
-    def current(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(torch.cuda, "current_device", lambda: 3)
+    def four_gpus(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(torch.cuda, "device_count", lambda: 4)
 
     @pytest.mark.parametrize(
-        ("name", "rank", "expected"),
+        ("name", "rank", "current", "expected"),
         [
-            pytest.param("cuda", "0", "cuda:0", id="the-first-processes"),
-            pytest.param("cuda", "2", "cuda:2", id="one-for-each-process"),
-            pytest.param("cuda", "4", "cuda:3", id="the-current-one-of-too-few"),
-            pytest.param("cuda:0", "2", "cuda:0", id="the-one-that-is-named"),
+            pytest.param("cuda", "0", 0, "cuda:0", id="the-first-processes"),
+            pytest.param("cuda", "2", 0, "cuda:2", id="one-for-each-process"),
+            pytest.param("cuda", "2", 3, "cuda:3", id="one-that-the-program-chose"),
+            pytest.param("cuda", "4", 0, "cuda:0", id="the-current-one-of-too-few"),
+            pytest.param("cuda:0", "2", 0, "cuda:0", id="the-one-that-is-named"),
         ],
     )
-    def test_is_found(self, name: str, rank: str, expected: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_is_found(
+        self, name: str, rank: str, current: int, expected: str, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         """``"cuda"`` depends on the process, whether its model is divided or whole."""
+        monkeypatch.setattr(torch.cuda, "current_device", lambda: current)
         monkeypatch.setenv("LOCAL_RANK", rank)
 
         assert torch.device(expected) == CudaRuntime().device(name)
 
     def test_without_torchrun_is_the_current_one(self, monkeypatch: pytest.MonkeyPatch) -> None:
         """A program may create its process group and select a GPU itself."""
+        monkeypatch.setattr(torch.cuda, "current_device", lambda: 3)
         monkeypatch.delenv("LOCAL_RANK", raising=False)
 
         assert torch.device("cuda:3") == CudaRuntime().device("cuda")
