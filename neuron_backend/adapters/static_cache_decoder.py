@@ -168,7 +168,7 @@ class StaticCacheDecoder:
         """Compare a model of 16 bits on the host in float32 too, before it is moved and compiled."""
         if model.device.type == "cpu" and may_be_widened(model):
             StaticCacheDecoder(
-                copy.deepcopy(model).to(torch.float32),
+                copy.deepcopy(model).to(torch.float32),  # type: ignore[arg-type]  # as above
                 self.shape.batch_size,
                 compared_length(self.shape, self._plan.span),
                 self.shape.widths,
