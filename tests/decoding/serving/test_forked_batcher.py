@@ -21,7 +21,17 @@ if THREADED: batcher.__enter__()
 before = batcher.submit(parts(), [1])
 expected = before.result()
 waiting = batcher.submit(parts(), [2], max_unread=1)
+held, released = threading.Event(), threading.Event()
+def hold():
+    with batcher._waiters.lock:
+        held.set()
+        released.wait()
+holder = threading.Thread(target=hold, daemon=True)
+if HELD:
+    holder.start()
+    held.wait()
 child = os.fork()
+released.set()
 if not child:
     signal.alarm(30)
     status = 0
@@ -39,10 +49,16 @@ sys.exit(status)
 """
 
 
-@pytest.mark.parametrize(("threaded", "refused"), [(True, 2), (False, 0)])
-def test_a_child(threaded: bool, refused: int) -> None:
-    """Is refused what a thread of its parent would do, and does not wait for it; else it goes on."""
-    code = CODE.replace("THREADED", str(threaded))
+@pytest.mark.parametrize(
+    ("threaded", "held", "refused"), [(True, False, 2), (False, False, 0), (False, True, 0)]
+)
+def test_a_child(threaded: bool, held: bool, refused: int) -> None:
+    """
+    Is refused what a thread of its parent would do, and does not wait for it; else it goes on.
+
+    Neither does it wait for a lock that another thread of its parent held.
+    """
+    code = CODE.replace("THREADED", str(threaded)).replace("HELD", str(held))
     ended = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=False
     )
