@@ -672,8 +672,11 @@ def test_what_is_wrong_is_refused_before_the_decoder_is_made(
 
 
 def test_a_folder_is_named_by_where_it_is(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """``--model .`` has no last part of its own."""
+    """``--model .`` has no last part of its own; its generation config may be of other programs."""
     monkeypatch.chdir(with_template(tmp_path / "adder"))
+    # Of its generation config, the server takes no more than the end tokens.
+    file = pathlib.Path("generation_config.json")
+    file.write_text(json.dumps(json.loads(file.read_text()) | {"num_beams": 4, "frequency_penalty": 0.0}))
     served: list[Any] = []
     monkeypatch.setattr(uvicorn, "run", lambda app, **options: served.append(app))
 
