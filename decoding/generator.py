@@ -1,6 +1,7 @@
 """The generator: a decoder with its processors, sampler, stop condition and drafter."""
 
 from collections.abc import Sequence
+from contextlib import suppress
 from os import PathLike
 from typing import TYPE_CHECKING, Any, Never, Self
 
@@ -389,5 +390,11 @@ class Generator(Parts):
                     for output in outputs
                 ]
                 with loop.timers.paused():
-                    yield from events
+                    try:
+                        yield from events
+                    except GeneratorExit:
+                        # The reader has left; the step was made.
+                        with suppress(Exception):
+                            learn()
+                        raise
                 learn()

@@ -5,8 +5,7 @@ from functools import partial
 
 import attrs
 
-from ..protocols import DraftLength, SpeculationStep
-from ..results.events import StepOutput
+from ..protocols import Draft, DraftLength, SpeculationStep
 from ..trees import tokens_ahead
 from .drafting import Asked
 from .run import Accepted
@@ -28,27 +27,29 @@ class StepOutcome:
     foreseen: list[bool] | None = None
     catching_up: list[bool] = attrs.field(factory=list)
 
-    def add(self, asked: Asked, accepted: Sequence[int], outputs: Sequence[StepOutput]) -> None:
+    def add(self, asked: Asked, answer: Accepted) -> None:
         """
         Add the rows of one request.
 
         Args:
             asked: What was asked for them.
 
-            accepted: The accepted draft tokens of each row.
-
-            outputs: The outputs of the step.
+            answer: What became of it.
         """
-        ahead = tokens_ahead(asked.draft).tolist() if asked.draft.ids.shape[1] else [0] * len(accepted)
+        ahead = tokens_ahead(asked.draft).tolist() if asked.draft.ids.shape[1] else [0] * len(answer.added)
         self.allowed = max(self.allowed, asked.allowed)
-        self.drafted += [ahead[row] for row in asked.rows]
-        self.accepted += [accepted[row] for row in asked.rows]
+        for row in asked.rows:
+            accepted, added = answer.num_accepted[row], answer.added[row]
+            # Where a stop has cut the accepted tokens, those behind it gained nothing.
+            is_cut = added <= accepted
+            self.drafted.append(max(added - 1, 0) if is_cut else ahead[row])
+            self.accepted.append(max(added - 1, 0) if is_cut else accepted)
         self.catching_up += asked.catching_up or (False,) * len(asked.rows)
         if asked.outlook is None:
             return
         self.evidence = [*(self.evidence or []), *asked.outlook.evidence]
         if asked.outlook.first_tokens is not None:
-            tokens = {output.row: output.ids for output in outputs}
+            tokens = {output.row: output.ids for output in answer.outputs}
             firsts = zip(asked.rows, asked.outlook.first_tokens, strict=True)
             begun = [tokens[row][:1] == (first,) for row, first in firsts]
             self.foreseen = [*(self.foreseen or []), *begun]
@@ -93,6 +94,12 @@ class StepOutcome:
         return (*self.catching_up, *idle)
 
 
+def _longest(draft: Draft) -> int:
+    """The draft length of the longest row, of a tree that of its longest branch."""
+    columns = draft.ids.shape[1]
+    return columns if draft.parents is None or not columns else int(tokens_ahead(draft).max())
+
+
 def reports(
     plan: StepPlan,
     asked: Sequence[Asked | None],
@@ -117,12 +124,12 @@ def reports(
         if drafting is None or isinstance(drafting.length, int) or question is None or answer is None:
             continue
         _, outcome = found.get(id(drafting.length), (0, StepOutcome(drafting.length, len(plan.active))))
-        outcome.add(question, answer.num_accepted, answer.outputs)
+        outcome.add(question, answer)
         outcome.bystanders -= len(question.rows)
         found[id(drafting.length)] = number, outcome
     if not found:
         return {}
-    drafts = [one.draft.ids for one in asked if one is not None]
-    longest = max(ids.shape[1] for ids in drafts)
-    total = sum(int((ids.numpy() >= 0).sum()) for ids in drafts) if longest else 0
+    drafts = [one.draft for one in asked if one is not None]
+    longest = max(map(_longest, drafts))
+    total = sum(int((draft.ids.numpy() >= 0).sum()) for draft in drafts) if longest else 0
     return {number: partial(outcome.learn, longest, total, seconds) for number, outcome in found.values()}

@@ -128,6 +128,35 @@ class TestDrafting:
             (r.allowed, r.drafted, r.accepted, r.draft_seconds) for r in policy.heard
         ]
 
+    @pytest.mark.parametrize(("limit", "gained"), [(2, 0), (3, 1), (4, 2)])
+    def test_a_policy_learns_of_what_a_stop_leaves(self, limit: int, gained: int) -> None:
+        """Draft tokens behind it are accepted for nothing."""
+        policy = Policy([3])
+        says = Says(lambda rows: Draft(torch.tensor([[2, 3, 4]])))
+        result = generator(drafter=says, num_draft_tokens=policy, stop=MaxNewTokens(limit))([0])
+
+        assert limit == len(result.ids[0])
+        assert [((gained,), (gained,))] == [(r.drafted, r.accepted) for r in policy.heard]
+
+    def test_a_policy_learns_how_deep_a_tree_was(self) -> None:
+        """The length that it decides, whatever the number of nodes."""
+        policy = Policy([2])
+        tree = Draft(torch.tensor([[2, 5, 3]]), parents=torch.tensor([[-1, -1, 0]]))
+        generator(drafter=Says(lambda rows: tree, tree_nodes=6), num_draft_tokens=policy)([0])
+
+        assert {2} == {step.longest for step in policy.heard}
+
+    def test_a_policy_learns_of_the_step_after_which_the_reader_leaves(self) -> None:
+        """As of every other."""
+        policy = Policy([3])
+        says = Says(lambda rows: Draft(torch.tensor([[2, 3, 4]])))
+        events = generator(drafter=says, num_draft_tokens=policy).stream([0])
+        next(events)
+        next(events)
+        events.close()
+
+        assert [((3,), (3,))] == [(r.drafted, r.accepted) for r in policy.heard]
+
     @pytest.mark.parametrize("allowed", [-1, 4, 1.5, None])
     def test_a_policy_has_to_say_what_it_may(self, allowed: Any) -> None:
         """Neither less than nothing, nor more than the decoder was found to score."""
