@@ -121,7 +121,8 @@ def tree_window(now: History, draft: Draft) -> History:
     """
     length, parents = now.length[:, 0], parents_of(draft)
     depth = torch.nn.functional.pad(draft_depths(draft), (1, 0))
-    ids = now.ids.repeat(1, draft.ids.shape[1] + 1, 1)
+    # The rest of the capacity is not read.
+    ids = now.ids[..., : int((length[:, None] + depth).max())].repeat(1, draft.ids.shape[1] + 1, 1)
     rows = torch.arange(len(ids))
     for number in range(draft.ids.shape[1]):
         # A column's path is its parent's path and its own token.

@@ -28,6 +28,7 @@ from torch import Tensor
 from ..decoding.engine.exact_match_verification import ExactMatch
 from ..decoding.prompts import unpadded
 from ..decoding.protocols import Decoder, Drafter, Processor, Sampler, StopCondition, Verification
+from ..decoding.results.streamers import report_failure
 from ..decoding.sampling.greedy import Greedy
 from ..decoding.stopping.end_of_sequence import EndOfSequence
 from ..decoding.stopping.max_length import MaxLength
@@ -123,12 +124,18 @@ class SpeculativeGenerator:
             ValueError: A length not above the longest prompt's or beyond the target's positions, a
                 mask of another shape, or an invalid prompt.
         """
-        prompts = _prompts(input_ids, attention_mask)
-        self._check(sequence_length, pad_token_id, max(map(len, prompts), default=0))
-        stop: StopCondition = MaxLength(sequence_length)
-        if eos_token_id is not None:
-            stop = EndOfSequence(eos_token_id) | stop
-        result = self._generator(stop)(prompts, streamer=streamer)
+        try:
+            prompts = _prompts(input_ids, attention_mask)
+            self._check(sequence_length, pad_token_id, max(map(len, prompts), default=0))
+            stop: StopCondition = MaxLength(sequence_length)
+            if eos_token_id is not None:
+                stop = EndOfSequence(eos_token_id) | stop
+            generate = self._generator(stop)
+        except BaseException as error:
+            # A consumer may be waiting at the streamer's other end.
+            report_failure(streamer, error)
+            raise
+        result = generate(prompts, streamer=streamer)
         tokens = torch.full((len(prompts), sequence_length), pad_token_id)
         for row, sequence in enumerate(result.sequences):
             tokens[row, : len(sequence)] = torch.tensor(sequence)

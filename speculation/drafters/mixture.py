@@ -124,6 +124,10 @@ class Mixture:
             return Draft(budget.new_empty(len(budget), 0))
         ids, budgets = [history.before(row, 0).numpy() for row in active], budget[active].tolist()
         rows = [self._rows.take(tokens) or MixtureRow() for tokens in ids]
+        for row, prompt in zip(rows, history.prompt[active].tolist(), strict=True):
+            if len(row.tokens) < prompt:
+                # A text that goes on in a prompt: its new tokens were not generated.
+                row.drafts, row.drafted_at = [], None
         # A draft model's prefill of a prompt is not representative of its cost per step.
         timed = all(row.drafted_at is not None for row in rows)
         try:

@@ -172,6 +172,14 @@ class TestTreeWindow:
             for column, word in enumerate(said):
                 assert [*text, *word] == window.before(row, column).tolist()
 
+    def test_the_rest_of_the_capacity_is_not_copied(self) -> None:
+        """For each node, of a text of few tokens."""
+        length = torch.tensor([3])
+        now = History(torch.zeros(1, 1, 10_001).long(), length[:, None], length, torch.zeros(1).long())
+        draft = Draft(torch.tensor([[5, 6, 7]]), parents=torch.tensor([[-1, 0, 0]]))
+
+        assert 5 == tree_window(now, draft).ids.shape[-1]
+
 
 class TestTargetBranch:
     @given(draft_trees(), st.randoms())

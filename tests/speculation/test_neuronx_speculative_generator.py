@@ -3,6 +3,7 @@
 import copy
 import pathlib
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -169,6 +170,16 @@ class TestSample:
 
 
 class TestRefusals:
+    def test_are_told_to_the_streamer(self) -> None:
+        """At whose other end a consumer may wait."""
+        told: list[BaseException] = []
+        target = ScriptedDecoder(COUNT_UP, widths=(1, 4), scored_width=4, line=last_token)
+        streamer = SimpleNamespace(put_event=told.append, end=lambda: None, fail=told.append)
+        with pytest.raises(ValueError, match="more than the longest prompt's 3"):
+            SpeculativeGenerator(target, target, 4).sample(torch.tensor([[1, 2, 3]]), 3, streamer=streamer)
+
+        assert [ValueError] == [type(error) for error in told]
+
     def test_counts_k_as_there(self) -> None:
         """The target scores at most k columns; k = 1 is plain decoding."""
         target = ScriptedDecoder(COUNT_UP, widths=(1, 4), scored_width=4, line=last_token)

@@ -443,3 +443,19 @@ class TestGeneration:
 
         assert sent._selector.acceptance.rate((0, 1), 0.8) == 0.8
         assert [[2, 1]] == draft_ids(sent, [[1, 2, 1]], [2])
+
+
+def test_a_prompt_that_goes_on_is_no_step() -> None:
+    """What a caller adds to a text was not gained by drafts: it does not make them look slow."""
+    logits = 3 * torch.randn(53, VOCAB, generator=torch.Generator().manual_seed(0))
+    shape: dict[str, Any] = {"max_length": 600, "widths": (1, 5, 128), "scored_width": 5}
+
+    def made() -> SpeculativeGenerator:
+        mixture = Mixture([DraftModel(ScriptedDecoder(logits, **shape))], costs=[0.1])
+        target = ScriptedDecoder(logits, **shape)
+        return SpeculativeGenerator(target, mixture, num_draft_tokens=4, stop=MaxNewTokens(41))
+
+    going_on, fresh = made(), made()
+    more = going_on([1, 2]).sequences[0] + [3, 4] * 200
+
+    assert sum(fresh(more).statistics.drafted) <= 1.25 * sum(going_on(more).statistics.drafted)
