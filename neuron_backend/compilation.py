@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from functools import partial
 from os import PathLike
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import torch
@@ -214,7 +215,9 @@ def compile_decoder(
         decoder.threads, decoder.cores = threads, cores
         if isinstance(model, str | PathLike):
             # Loaded here: no other model has its weights.
-            decoder.source, decoder.borrowed = model, frozenset()
+            # Read later, perhaps from another folder.
+            decoder.source = Path(model).absolute() if Path(model).exists() else model
+            decoder.borrowed = frozenset()
         # What was fused or quantised since would be in memory twice while programs are compiled.
         del loaded
         decoder.compile(compiler, processors, sampler, copies_rows)

@@ -5,6 +5,7 @@ transformers could write them but not read them. Their file has a name that tran
 for, so that loading the folder fails there instead of initialising random weights.
 """
 
+import copy
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -25,16 +26,22 @@ _GENERATION = "generation_config.json"
 
 def save_quantized(model: "PreTrainedModel", folder: Path) -> None:
     """Write the config, generation config and weights of *model* to *folder*."""
-    model.config.save_pretrained(folder)
+    config = copy.copy(model.config)
+    config.architectures = [type(model).__name__]
+    config.save_pretrained(folder)
     if model.generation_config is not None:
         model.generation_config.save_pretrained(folder)
-    # A shared tensor is written once; loading ties it again.
+    # A shared matrix is written once: loading ties it again. A shared vector by each name, since a bias may
+    # be shared where matrices are not.
     first: dict[int, str] = {}
-    state = model.state_dict()
+    written, state = {}, model.state_dict()
     for name, tensor in state.items():
-        first.setdefault(tensor.data_ptr(), name)
-    # Rows of a fused tensor are written without the other rows. No copies: all would be the model again.
-    save_file({name: state[name].contiguous() for name in first.values()}, folder / QUANTIZED_WEIGHTS)
+        if first.setdefault(tensor.data_ptr(), name) == name:
+            # Rows of a fused tensor are written without the others. No copies: all would be the model again.
+            written[name] = tensor.contiguous()
+        elif tensor.dim() == 1:
+            written[name] = tensor.clone()
+    save_file(written, folder / QUANTIZED_WEIGHTS)
 
 
 def load_quantized(

@@ -68,7 +68,10 @@ def load_tokenizer(
             found: PreTrainedTokenizerBase = AutoTokenizer.from_pretrained(
                 str(source), trust_remote_code=False, **of_hub
             )
-    except (KeyError, TypeError, AttributeError) as error:  # transformers takes what it reads on trust
+    except (OSError, ValueError, ImportError):
+        raise
+    except Exception as error:
+        # transformers takes what it reads on trust, and tokenizers has no error of its own.
         raise ValueError(f"the files of a tokenizer must be as they were saved: got {source}") from error
     # Made up: added tokens, and the word boundary of some.
     if not has_vocabulary and found.is_fast and len(found) <= len(found.added_tokens_decoder) + 1:

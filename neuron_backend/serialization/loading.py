@@ -129,7 +129,7 @@ def _open(
     if isinstance(target, RunsStored) and not can_sample:
         decoder = load_without_model(folder, manifest, target, trust_programs, progress)
         if decoder is not None:
-            decoder.source = folder
+            decoder.source = folder.absolute()
             decoder.offer_copies(target, manifest.copies_rows)
             return decoder
     check_files(folder, manifest.files)
@@ -140,7 +140,7 @@ def _open(
         # Not compared with the stock model again: the hashes match those of the compared decoder.
         decoder = CompiledDecoder.unchecked(model, manifest.shape, manifest.tree_widths, manifest.spans)
         check_weights(decoder.step.model.state_dict(), manifest)
-        decoder.cores, decoder.progress, decoder.source = cores, progress, folder
+        decoder.cores, decoder.progress, decoder.source = cores, progress, folder.absolute()
         decoder.offer_rows(manifest.row_widths)
         decoder.offer_copies(target, manifest.copies_rows)
         programs = {

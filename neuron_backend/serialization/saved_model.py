@@ -109,11 +109,28 @@ def saved_model(
         )
         model = load_shard(folder, load, ranks)
         _restore_dtypes(model, folder, manifest)
+    _check_class(model)
     model = copy_sharing_weights(model)
     align(model)
     found = {name: tensor for name, tensor in stored.items() if name.startswith(BUFFERS)}
     set_buffers(model, {name.removeprefix(BUFFERS): tensor for name, tensor in found.items()})
     return model
+
+
+def _check_class(model: "PreTrainedModel") -> None:
+    """
+    Refuse a *model* of another class than the saved one's.
+
+    Raises:
+        ValueError: transformers makes another of its config, which names the class: a subclass of the user's,
+            or one of code of its own.
+    """
+    saved, made = model.config.architectures or (), type(model).__name__
+    if saved and made not in saved:
+        raise ValueError(
+            f"a saved decoder's model must be of the class that transformers makes of its config, {made}, "
+            f"which may compute something else: got {saved[0]}. Compile the model again"
+        )
 
 
 def _restore_dtypes(model: "PreTrainedModel", folder: Path, manifest: Manifest) -> None:

@@ -235,6 +235,18 @@ class TestTokenizers:
         assert found is not None
         assert "other" == found.chat_template
 
+    def test_it_is_found_from_another_folder(
+        self, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """A path is that of the folder in which it was given."""
+        monkeypatch.chdir(folder.parent)
+        made = compile_decoder(folder.name, **SHAPE)
+        made.save("saved")
+        decoders = [made, load_decoder("saved")]
+        monkeypatch.chdir("/")
+
+        assert all(decoder.tokenizer is not None for decoder in decoders)
+
     def test_a_model_without_one_has_none(self, tiny_model: Any, tmp_path: Path) -> None:
         """Of a GPT-2 without files transformers makes a tokenizer that encodes everything to nothing."""
         tiny_model("gpt2").save_pretrained(tmp_path / "model")
@@ -261,12 +273,14 @@ class TestTokenizers:
         assert found is not None
         assert [100, 101] == found("ab", add_special_tokens=False)["input_ids"]
 
+    @pytest.mark.parametrize("kind", ["LlamaTokenizerFast", "PreTrainedTokenizerFast"])
+    @pytest.mark.parametrize("content", ["{}", '{"model": {"type": "Newer"}}'])
     def test_a_broken_one_is_no_reason_not_to_save(
-        self, folder: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+        self, content: str, kind: str, folder: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
     ) -> None:
         """A warning says so; asked for, the tokenizer raises."""
-        (folder / "tokenizer.json").write_text("{}")
-        (folder / "tokenizer_config.json").write_text('{"tokenizer_class": "LlamaTokenizerFast"}')
+        (folder / "tokenizer.json").write_text(content)
+        (folder / "tokenizer_config.json").write_text(f'{{"tokenizer_class": "{kind}"}}')
         decoder = compile_decoder(folder, **SHAPE)
         with caplog.at_level(logging.WARNING, logger="decodekit"):
             decoder.save(tmp_path / "saved")

@@ -4,7 +4,7 @@ import shutil
 
 import pytest
 import torch
-from transformers import AutoModelForCausalLM, Ernie4_5_MoeConfig
+from transformers import AutoModelForCausalLM, BertConfig, BertLMHeadModel, Ernie4_5_MoeConfig
 
 from decodekit.decoding.file_digest import file_sha256
 from decodekit.neuron_backend import CompiledDecoder, compile_decoder, load_decoder
@@ -334,3 +334,38 @@ def test_a_folder_that_is_replaced_while_it_is_loaded(tiny_model, tmp_path, monk
     monkeypatch.setattr(file_hashes, "check_files", then_replaced)
 
     assert other.shape == load_decoder(tmp_path / "decoder").shape
+
+
+def test_a_class_that_its_config_does_not_make_is_refused(tiny_model, tmp_path):
+    """A subclass of the user's would be loaded as the stock model, which may compute something else."""
+    stock = tiny_model("llama")
+
+    class Own(type(stock)):
+        """Of the user's."""
+
+    model = copy.deepcopy(stock)
+    model.__class__ = Own
+    for weights in (None, "int8"):
+        folder = tmp_path / str(weights)
+        compile_decoder(model, target="eager", max_length=32, widths=(1, 4), weights=weights).save(folder)
+        with pytest.raises(ValueError, match="which may compute something else: got Own"):
+            load_decoder(folder)
+
+
+def test_a_bias_that_is_shared_is_loaded_beside_quantised_weights(tmp_path):
+    """BERT's head and its predictions share one; their matrices are apart."""
+    config = BertConfig(
+        is_decoder=True,
+        vocab_size=61,
+        hidden_size=32,
+        num_hidden_layers=1,
+        num_attention_heads=4,
+        intermediate_size=48,
+        max_position_embeddings=64,
+    )
+    model = BertLMHeadModel(config).eval()
+    decoder = compile_decoder(model, target="eager", weights="int8", max_length=32, widths=(1, 4))
+    decoder.save(tmp_path / "saved")
+
+    expected, found = script(decoder), script(load_decoder(tmp_path / "saved"))
+    assert all(map(torch.equal, expected, found))
