@@ -87,7 +87,16 @@ def _finds_an_extreme_with_its_index(node: Node) -> bool:
 
 
 def _is_random(node: Node) -> bool:
-    return _tagged(node, torch.Tag.nondeterministic_seeded)
+    return _tagged(node, torch.Tag.nondeterministic_seeded) and not _drops_nothing(node)
+
+
+def _drops_nothing(node: Node) -> bool:
+    """Whether *node* is an attention, which torch calls random, without dropout."""
+    target: Any = node.target
+    names = [argument.name for argument in target._schema.arguments]
+    if "dropout_p" not in names:
+        return False
+    return bool(_argument(node, names.index("dropout_p"), "dropout_p", 0.0) == 0.0)
 
 
 def _has_a_shape_from_data(node: Node) -> bool:

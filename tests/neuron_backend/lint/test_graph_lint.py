@@ -1,6 +1,7 @@
 """Rules of neuronx-cc, checked on exported graphs."""
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import pytest
@@ -10,6 +11,12 @@ from torch import Tensor, nn
 from decodekit.neuron_backend.lint.graph_lint import lint_graph, lint_module
 from decodekit.neuron_backend.lint.graph_rules import RULES
 from decodekit.neuron_backend.lowering.export import lower
+
+
+def attention(states: Tensor, dropout_p: float) -> Tensor:
+    """Of each row to the others, as torch exports it."""
+    return nn.functional.scaled_dot_product_attention(*[states[None]] * 3, dropout_p=dropout_p)
+
 
 X = torch.tensor([[0.5, 2.0, 1.0], [0.25, 0.125, 4.0]])
 I = torch.tensor([[0, 1, 1], [1, 0, 1]])  # noqa: E741 (integers, beside X)
@@ -75,6 +82,9 @@ CONTROLS = [
     breaks("random", "exponential", lambda x: torch.empty_like(x).exponential_(), X),
     breaks("random", "bernoulli", lambda x: x.sigmoid().bernoulli(), X),
     breaks("random", "dropout", nn.functional.dropout, X),
+    pytest.param(
+        "random", lambda: exported(partial(attention, dropout_p=0.5), X), id="attention-with-dropout"
+    ),
     breaks("float64", "cast-to-float64", lambda x: x.double().exp() * 2, X),
     breaks("float64", "float64-input", lambda x: x.exp() * 2, X.double()),
     breaks("float64", "float64-constant", lambda x: x + torch.tensor([0.1]).double(), X),
@@ -142,6 +152,10 @@ class TestRules:
     ) -> None:
         """One finding in one operation."""
         assert [rule] == findings()
+
+    def test_an_attention_without_dropout_draws_nothing(self) -> None:
+        """Though torch calls it random, and a graph is taken as torch.export gives it."""
+        assert [] == exported(partial(attention, dropout_p=0.0), X)
 
     def test_each_has_a_control(self) -> None:
         """Every rule is tested by a function that breaks it."""
