@@ -1,6 +1,7 @@
 """Several streamers as one."""
 
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
 import attrs
@@ -65,7 +66,7 @@ class FanOut:
     def end(self) -> None:
         """End the streamers that have not closed."""
         listeners, self._listeners = self._current(), None
-        _notify_all(listeners, lambda each: each.end())
+        _notify_all(listeners, _end)
 
     def fail(self, error: BaseException) -> None:
         """Pass the generation's *error* to the streamers that have not closed."""
@@ -86,13 +87,19 @@ class FanOut:
                     action(each)
                 except ClosedError:
                     listeners.remove(each)
-                    each.end()
+                    _end(each)
         except BaseException as error:
             failed, listeners[:] = list(listeners), []
             _fail_all(failed, error)
             raise
         if not listeners:
             raise ClosedError("every streamer of this FanOut is closed, so the generation stops")
+
+
+def _end(each: Listener) -> None:
+    # One that has closed may say so again.
+    with suppress(ClosedError):
+        each.end()
 
 
 def _notify_all(listeners: list[Listener], action: Callable[[Listener], None]) -> None:

@@ -1,7 +1,6 @@
 """Threads and tasks that wait until something is ready."""
 
 import asyncio
-import contextlib
 import threading
 from collections.abc import Callable
 from functools import partial
@@ -61,21 +60,23 @@ class Waiters:
             await woken
         finally:
             with self.lock:
-                del self._ready[wake]
+                self._ready.pop(wake, None)
 
     def wake(self, everyone: bool) -> None:
         """Wake those that are ready, or *everyone*."""
         with self.lock:
             self.changed.notify_all()
-            for wake, ready in self._ready.items():
+            for wake, ready in list(self._ready.items()):
                 if everyone or ready():
-                    wake()
+                    try:
+                        wake()
+                    except RuntimeError:
+                        # A loop that is closed runs no task any more.
+                        del self._ready[wake]
 
 
 def _wake(loop: asyncio.AbstractEventLoop, woken: "asyncio.Future[None]") -> None:
-    # A loop that is closed has no task left.
-    with contextlib.suppress(RuntimeError):
-        loop.call_soon_threadsafe(_set, woken)
+    loop.call_soon_threadsafe(_set, woken)
 
 
 def _set(woken: "asyncio.Future[None]") -> None:

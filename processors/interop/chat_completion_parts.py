@@ -113,6 +113,9 @@ def _schema(response_format: Mapping[str, Any] | None) -> Mapping[str, Any] | No
         schema = given.get("schema")
         if not isinstance(schema, Mapping):
             refuse("response_format", "must have a 'schema', an object", given)
+        if "x-guidance" in schema:
+            # The engine's options, which may switch off that the schema is enforced.
+            refuse("response_format", "must not have 'x-guidance' in its schema", given)
         return schema
     if wanted.keys() != {"type"} or kind not in ("text", "json_object"):
         refuse("response_format", "must have the type 'text', 'json_object' or 'json_schema'", wanted)

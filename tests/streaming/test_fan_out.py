@@ -49,6 +49,19 @@ class TestFanOut:
         assert [PROMPTS, *EVENTS[: at + 1], "end"] == leaving.told
         assert [PROMPTS, *EVENTS, "end"] == staying.told
 
+    def test_who_closes_may_say_so_at_its_end_too(self) -> None:
+        """Its last message cannot be sent either."""
+
+        class Gone(Recorder):
+            def end(self) -> None:
+                super().end()
+                raise ClosedError
+
+        leaving, staying = Gone(ClosedError(), 1), Recorder()
+
+        assert EVENTS == list(forward(iter(EVENTS), FanOut(leaving, staying), PROMPTS))
+        assert [PROMPTS, *EVENTS, "end"] == staying.told
+
     def test_when_all_are_closed_the_generation_ends(self) -> None:
         """Quietly, at the event that the last of them refused."""
         some, source = [Recorder(ClosedError(), at) for at in (2, 0, 4)], Source(EVENTS)

@@ -103,4 +103,6 @@ def test_a_loop_that_is_closed() -> None:
 
     assert not thread.is_alive()
     assert not task.done()
+    # Nor is it woken at each step from now on.
+    assert not waiters._ready
     task._log_destroy_pending = False  # type: ignore[attr-defined]

@@ -184,6 +184,21 @@ class TestParts:
             ({"logit_bias": {"1": float("nan")}}, "logit_bias"),
             ({"response_format": {}}, "response_format"),
             ({"response_format": {"type": "json_object", "more": 1}}, "response_format"),
+            (
+                {
+                    "response_format": {
+                        "type": "json_schema",
+                        "json_schema": {
+                            "schema": {
+                                "type": "string",
+                                "not": {"const": "a"},
+                                "x-guidance": {"lenient": True},
+                            }
+                        },
+                    }
+                },
+                "response_format",
+            ),
             ({"response_format": {"type": "json_schema", "json_schema": {"schema": 1}}}, "response_format"),
             (
                 {"response_format": {"type": "json_schema", "json_schema": {"schema": {}, "other": 1}}},
