@@ -30,6 +30,7 @@ from ..artifacts.stored_weights import TensorEntry, tensor_entries
 from ..models.fused_projections import fused_projection_names
 from ..models.weights import derived_buffers, dtype_name
 from ..models.without_bars import without_bars
+from ..progress import stage
 from ..static_decoder import StaticDecoder
 from ..targets.neuron.detect import neuron_versions
 from ..targets.target import RunsStored
@@ -61,7 +62,7 @@ def _save(
     tokenizer: "PreTrainedTokenizerBase | None",
 ) -> None:
     final = checked_folder(folder)
-    with replaced_folder(final) as fresh, _disk_errors():
+    with stage(decoder.progress, f"saving to {final}"), replaced_folder(final) as fresh, _disk_errors():
         _write(decoder, fresh, weights, tokenizer)
 
 

@@ -222,7 +222,8 @@ def test_what_the_config_has_a_place_for_is_set(
     stock.load_state_dict(decoder.step.model.state_dict())
     expected = stock(torch.arange(8)[None]).logits
 
-    torch.testing.assert_close(logits_of(decoder), expected)
+    # Products of other shapes round differently, by processor: on a Xeon without AMX by 2e-5.
+    torch.testing.assert_close(logits_of(decoder), expected, rtol=1e-4, atol=1e-4)
     assert not torch.allclose(logits_of(plain), expected, atol=1e-3)
     assert config.rope_parameters == load_gguf_config(path).rope_parameters
 

@@ -7,7 +7,7 @@ import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file
 
-from decodekit.neuron_backend import CompiledDecoder, load_decoder
+from decodekit.neuron_backend import CompiledDecoder, compile_decoder, load_decoder
 from decodekit.neuron_backend.artifacts.manifest import Manifest
 from decodekit.neuron_backend.models.fused_projections import fuse_projections
 from decodekit.neuron_backend.serialization import saving
@@ -128,6 +128,17 @@ def test_weights_that_cannot_be_written_are_an_error_of_the_system(llama, saved,
         llama.save(saved)
 
     assert before == contents(saved)
+
+
+def test_says_what_it_is_doing(llama, tmp_path):
+    """Gigabytes take more than seconds."""
+    stages = []
+    model = llama.step.model
+    decoder = compile_decoder(model, target="eager", max_length=32, widths=(1,), progress=stages.append)
+    stages.clear()
+    decoder.save(tmp_path / "saved")
+
+    assert [f"saving to {tmp_path / 'saved'}"] * 2 == [stage.name for stage in stages]
 
 
 def test_the_tokenizer_is_saved_too(llama, tmp_path):
