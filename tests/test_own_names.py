@@ -42,7 +42,6 @@ FOREIGN = {
         "validate",
     },
     "neuron_backend/models/gguf_tokenizer.py": {"add_bos_token"},
-    "neuron_backend/models/tokenizer_source.py": {"AttributeError"},
     "neuron_backend/models/without_bars.py": {"tqdm"},
     "neuron_backend/models/rope_scaling.py": {
         "original_max_position_embeddings",
