@@ -116,10 +116,13 @@ class TestResult:
     """The result of a request to a batcher that waits for its reader."""
 
     @staticmethod
-    def finish_reasons(receive: Any, max_unread: int | None = None) -> tuple[list[str | None] | None, Any]:
+    def finish_reasons(
+        receive: Any, max_unread: int | None = None, tokens: int = 5
+    ) -> tuple[list[str | None] | None, Any]:
         """Those of the result that a client gets, and those of the request."""
-        decoder = ScriptedDecoder(torch.randn(31, 9, generator=torch.Generator().manual_seed(0)))
-        parts = Generator(decoder, stop=MaxNewTokens(5)).parts
+        table = torch.randn(31, 9, generator=torch.Generator().manual_seed(0))
+        decoder = ScriptedDecoder(table, max_length=tokens + 59)
+        parts = Generator(decoder, stop=MaxNewTokens(tokens)).parts
 
         async def run() -> tuple[list[str | None] | None, Any]:
             async with Batcher(decoder) as batcher:
@@ -134,5 +137,5 @@ class TestResult:
         assert (["max_new_tokens"], ["max_new_tokens"]) == self.finish_reasons(for_ever)
 
     def test_a_client_that_is_gone(self) -> None:
-        """There is none, and the request, which would never end by itself, is cancelled."""
-        assert (None, ["cancelled"]) == self.finish_reasons(gone, max_unread=1)
+        """There is none, and the request, which would go on for seconds, is cancelled."""
+        assert (None, ["cancelled"]) == self.finish_reasons(gone, max_unread=1, tokens=20_000)
