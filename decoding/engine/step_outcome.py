@@ -39,11 +39,11 @@ class StepOutcome:
         ahead = tokens_ahead(asked.draft).tolist() if asked.draft.ids.shape[1] else [0] * len(answer.added)
         self.allowed = max(self.allowed, asked.allowed)
         for row in asked.rows:
-            accepted, added = answer.num_accepted[row], answer.added[row]
-            # Where a stop has cut the accepted tokens, those behind it gained nothing.
-            is_cut = added <= accepted
-            self.drafted.append(max(added - 1, 0) if is_cut else ahead[row])
-            self.accepted.append(max(added - 1, 0) if is_cut else accepted)
+            added = answer.added[row]
+            # The last of them is the target's. Draft tokens that a stop has cut off gained nothing.
+            gained = max(added - 1, 0)
+            self.drafted.append(ahead[row] if added > answer.num_accepted[row] else gained)
+            self.accepted.append(gained)
         self.catching_up += asked.catching_up or (False,) * len(asked.rows)
         if asked.outlook is None:
             return
