@@ -1,6 +1,6 @@
 """Which requests draft in a step, and how many tokens."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from itertools import islice
 from typing import TypeVar, cast
 
@@ -8,7 +8,7 @@ import attrs
 import torch
 
 from ..history import History
-from ..optional_protocols import PausesDrafts
+from ..optional_protocols import PausesDrafts, RowLimit
 from ..protocols import DraftLength
 from ..results.timers import Timers
 from .active_request import ActiveRequest
@@ -76,7 +76,10 @@ class _Candidate:
     request: ActiveRequest
     drafting: Drafting
     rows: list[int]
-    """Its rows that have their first token."""
+    """Its rows that have their first token, and may get at least two others."""
+
+    most: list[int] | None
+    """The most draft tokens of each of *rows*; None for any number."""
 
     outlook: Outlook | None = None
     """What its drafter says of drafts for them; None if the length does not depend on it."""
@@ -92,7 +95,23 @@ def _candidate(request: ActiveRequest, now: History) -> _Candidate | None:
         # The first token does not wait for the drafter's prefill.
         begun = (now.length[request.rows, 0] > now.prompt[request.rows]).tolist()
         rows, request.begun = [row for row in rows if begun[row]], all(begun)
-    return _Candidate(request, drafting, rows) if rows else None
+    limit, most = request.run.most_new_tokens, None
+    if limit is not None:
+        room = _room(limit, rows, now.length[request.rows, 0].tolist(), now.prompt[request.rows].tolist())
+        rows, most = list(room.keys()), list(room.values())
+    return _Candidate(request, drafting, rows, most) if rows else None
+
+
+def _room(
+    limit: RowLimit, rows: Iterable[int], lengths: Sequence[int], prompts: Sequence[int]
+) -> dict[int, int]:
+    """
+    Draft tokens that fit before the end of each of *rows*; rows without room are left out.
+
+    Each step adds a token of the target's own behind those of the draft.
+    """
+    room = {row: limit(prompts[row], row) - (lengths[row] - prompts[row]) - 1 for row in rows}
+    return {row: count for row, count in room.items() if count > 0}
 
 
 def _by_policy(candidates: Sequence[_Candidate]) -> list[list[_Candidate]]:
@@ -162,13 +181,17 @@ def _questions(
             one.drafting,
             Asked(
                 one.rows,
-                list(islice(lengths, len(one.rows))),
+                _cut(islice(lengths, len(one.rows)), one.most),
                 one.request.empty_draft,
                 None if evidence is None else one.outlook,
             ),
         )
         for one in group
     ]
+
+
+def _cut(lengths: Iterable[int], most: Sequence[int] | None) -> list[int]:
+    return list(lengths) if most is None else list(map(min, lengths, most))
 
 
 def _grouped(items: Sequence[Item], key: Callable[[Item], object]) -> list[list[Item]]:

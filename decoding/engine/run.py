@@ -9,13 +9,13 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from ..history import History
-from ..optional_protocols import MeasuresGap, TokenCode, reads_target_tokens, tree_nodes
+from ..optional_protocols import MeasuresGap, RowLimit, TokenCode, reads_target_tokens, tree_nodes
 from ..protocols import Draft, Finish, StopCondition, Verification
 from ..results.events import MAX_LENGTH, StepOutput
 from ..results.timers import Phase, Timers
 from ..sampling.pipeline import SamplingPipeline
 from ..scores import Scores
-from ..stopping.composition import by_token
+from ..stopping.composition import by_token, most_new_tokens
 from ..trees import Branch, target_branch, tokens_ahead
 from .exact_match_verification import ExactMatch
 from .windows import chain_window, columns_of
@@ -73,6 +73,9 @@ class Run:
     # Read once per run: conditions build theirs on every access.
     _finishes: tuple[Finish, ...] = attrs.field(init=False, repr=False)
     _code: TokenCode | None = attrs.field(init=False, repr=False)
+    most_new_tokens: RowLimit | None = attrs.field(init=False, repr=False)
+    """The most new tokens of a row; None if the stop condition does not say."""
+
     _reads_target_tokens: bool = attrs.field(init=False, repr=False)
     _is_exact_match: bool = attrs.field(init=False, repr=False)
     _sampling: Phase = attrs.field(init=False, repr=False)
@@ -85,6 +88,10 @@ class Run:
     @_code.default
     def _code_by_token(self) -> TokenCode | None:
         return by_token(self.stop)
+
+    @most_new_tokens.default
+    def _limit_of_the_stop(self) -> RowLimit | None:
+        return most_new_tokens(self.stop)
 
     @_reads_target_tokens.default
     def _resolve_reading(self) -> bool:

@@ -36,6 +36,18 @@ step are told again.
 """
 
 
+RowLimit: TypeAlias = Callable[[int, int], int]
+"""The most new tokens of a row: ``(prompt, row)``, with the number of the prompt's tokens."""
+
+
+@runtime_checkable
+class LimitsTokens(Protocol):
+    """A condition that ends each row after a known number of new tokens; no token is drafted beyond it."""
+
+    def most_new_tokens(self) -> RowLimit | None:
+        """The most new tokens of a row; None if there may be any number."""
+
+
 @runtime_checkable
 class TellsByToken(Protocol):
     """A condition with a short cut for one token a row, without arrays."""

@@ -15,6 +15,8 @@ from ..optional_protocols import (
     BeginsStop,
     ChecksRows,
     CombinesConditions,
+    LimitsTokens,
+    RowLimit,
     TellsByToken,
     TokenCode,
     has_short_cuts,
@@ -91,6 +93,13 @@ def by_token(condition: StopCondition) -> TokenCode | None:
     """The short cut of *condition* for one new token; None if it depends on more than the ids."""
     if offers_short_cuts(condition) and isinstance(condition, TellsByToken):
         return condition.by_token()
+    return None
+
+
+def most_new_tokens(condition: StopCondition) -> RowLimit | None:
+    """The most new tokens of a row under *condition*; None if it does not say."""
+    if offers_short_cuts(condition) and isinstance(condition, LimitsTokens):
+        return condition.most_new_tokens()
     return None
 
 
@@ -180,6 +189,11 @@ class AnyOf(Stop):
             return found
 
         return first if len(codes) == len(known) else None
+
+    def most_new_tokens(self) -> RowLimit | None:
+        """The fewest of all conditions that say it."""
+        known = [limit for one in self.conditions if (limit := most_new_tokens(one)) is not None]
+        return (lambda prompt, row: min(limit(prompt, row) for limit in known)) if known else None
 
 
 @has_short_cuts

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from ..history import History
-from ..optional_protocols import TokenCode, has_short_cuts
+from ..optional_protocols import RowLimit, TokenCode, has_short_cuts
 from ..protocols import Finish
 from ..scores import Scores
 from ..validation import counts
@@ -35,6 +35,11 @@ class MaxNewTokens(Stop):
     def check_rows(self, rows: int) -> None:
         """Raise ``ValueError`` if there is neither one number nor one for each of *rows* rows."""
         require_rows(self.n, rows)
+
+    def most_new_tokens(self) -> RowLimit:
+        """*n*."""
+        limit = limit_of_row(self.n)
+        return lambda prompt, row: limit(row)
 
     def by_token(self) -> TokenCode:
         """The code of one token."""

@@ -18,20 +18,25 @@ the production code, for your processors, drafters, verifications and stops:
     ...     return SpeculativeGenerator(
     ...         target,
     ...         DraftModel(draft),
-    ...         num_draft_tokens=2,
+    ...         num_draft_tokens=1,
     ...         verification=RejectionSampling(),
     ...         processors=Temperature(0.8),
     ...         sampler=Sample(),
-    ...         stop=MaxNewTokens(2),
+    ...         stop=MaxNewTokens(3),
     ...     )
     >>> print(check_exactness(make, [0]))
-    0.7183  [1, 0] max_new_tokens
-    0.1731  [0, 1] max_new_tokens
-    0.0590  [1, 1] max_new_tokens
-    0.0496  [0, 0] max_new_tokens
+    0.5584  [1, 0, 1] max_new_tokens
+    0.1600  [0, 1, 0] max_new_tokens
+    0.1600  [1, 0, 0] max_new_tokens
+    0.0545  [1, 1, 0] max_new_tokens
+    0.0386  [0, 0, 1] max_new_tokens
+    0.0131  [0, 1, 1] max_new_tokens
+    0.0110  [0, 0, 0] max_new_tokens
+    0.0045  [1, 1, 1] max_new_tokens
 
-The number of sequences grows exponentially; a vocabulary of two to four tokens, texts of two to
-four and drafts of one to three tokens are enough to detect errors.
+The number of sequences grows exponentially; a vocabulary of two to four tokens, texts of three to
+five and drafts of one to three tokens are enough to detect errors. The first token of a text is not
+drafted, nor is the last one under a limit.
 
 A uniform number is identified by its key (stream, position, purpose, index). Each outcome narrows
 its interval, and later uses of the same key are answered consistently: noise shared by two uses is

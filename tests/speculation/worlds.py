@@ -6,8 +6,10 @@ import attrs
 import torch
 from torch import Tensor
 
-from decodekit.decoding import Draft, History, SpeculationStep
-from decodekit.decoding.protocols import Drafter, SamplesTokens
+from decodekit.decoding import Draft, History, MaxNewTokens, SpeculationStep
+from decodekit.decoding.protocols import Drafter, Finish, SamplesTokens, StopCondition
+from decodekit.decoding.scores import Scores
+from decodekit.decoding.stopping.composition import Stop
 from decodekit.testing import ScriptedDecoder
 
 ROWS = 64
@@ -35,6 +37,28 @@ def scripted(
     return ScriptedDecoder(
         lines, rows, max_length, widths=(1, 4), scored_width=4, line=every_token, tree_widths=(7,)
     )
+
+
+@attrs.frozen(eq=False)
+class Ends(Stop):
+    """
+    End a row after *n* new tokens without a word of it before.
+
+    Drafts of a text of two tokens may go past its end, as they may past an end of sequence.
+    """
+
+    n: int | list[int]
+
+    @property
+    def finishes(self) -> tuple[Finish, ...]:
+        return self._limit.finishes
+
+    @property
+    def _limit(self) -> StopCondition:
+        return MaxNewTokens(self.n)
+
+    def __call__(self, scores: Scores, history: History) -> Tensor:
+        return self._limit(scores, history)
 
 
 @attrs.frozen(eq=False)

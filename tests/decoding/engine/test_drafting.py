@@ -8,7 +8,18 @@ import pytest
 import torch
 from torch import Tensor
 
-from decodekit.decoding import Draft, EndOfSequence, Generator, History, MaxNewTokens, Sample, SpeculationStep
+from decodekit.decoding import (
+    Draft,
+    EndOfSequence,
+    Generator,
+    History,
+    MaxLength,
+    MaxNewTokens,
+    NotBefore,
+    Sample,
+    SpeculationStep,
+    StopCondition,
+)
 from decodekit.decoding.protocols import SamplesTokens
 from decodekit.speculation import RejectionSampling
 from decodekit.testing import ScriptedDecoder, last_token
@@ -52,6 +63,18 @@ class Policy:
 
     def learn(self, outcome: SpeculationStep) -> None:
         self.heard.append(outcome)
+
+
+@attrs.frozen(eq=False)
+class Counting:
+    """Drafts what the decoder says, and records the budgets."""
+
+    budgets: list[list[int]]
+
+    def propose(self, history: History, budget: Tensor, sample: SamplesTokens) -> Draft:
+        self.budgets.append(budget.tolist())
+        newest = torch.tensor([[history.before(row, 0)[-1]] for row in range(len(budget))])
+        return Draft(newest + 1 + torch.arange(int(budget.max())))
 
 
 class TestDrafting:
@@ -119,24 +142,53 @@ class TestDrafting:
         assert [[1, 2, 3, 4, 5, 6]] == speculating([0]).ids
 
     def test_a_policy_that_says_nought_is_plain_decoding(self) -> None:
-        """The drafter is not called, and the policy learns of every step."""
+        """The drafter is not called; the policy learns of each step that had room for a draft."""
         policy = Policy([0])
         result = generator(drafter=Says(lambda rows: 1 / 0), num_draft_tokens=policy)([1])
 
         assert [[2, 3, 4, 5, 6, 7]] == result.ids
-        assert [(0, (0,), (0,), 0.0)] * 5 == [
+        assert [(0, (0,), (0,), 0.0)] * 4 == [
             (r.allowed, r.drafted, r.accepted, r.draft_seconds) for r in policy.heard
         ]
 
-    @pytest.mark.parametrize(("limit", "gained"), [(2, 0), (3, 1), (4, 2)])
-    def test_a_policy_learns_of_what_a_stop_leaves(self, limit: int, gained: int) -> None:
+    @pytest.mark.parametrize(("end", "gained"), [(2, 0), (3, 1), (4, 2)])
+    def test_a_policy_learns_of_what_a_stop_leaves(self, end: int, gained: int) -> None:
         """Draft tokens behind it are accepted for nothing."""
         policy = Policy([3])
         says = Says(lambda rows: Draft(torch.tensor([[2, 3, 4]])))
-        result = generator(drafter=says, num_draft_tokens=policy, stop=MaxNewTokens(limit))([0])
+        result = generator(drafter=says, num_draft_tokens=policy, stop=EndOfSequence(end))([0])
 
-        assert limit == len(result.ids[0])
+        assert list(range(1, end + 1)) == result.ids[0]
         assert [((gained,), (gained,))] == [(r.drafted, r.accepted) for r in policy.heard]
+
+    @pytest.mark.parametrize(
+        ("stop", "room"),
+        [
+            (MaxNewTokens(2), []),
+            (MaxNewTokens(3), [1]),
+            (MaxLength(5), [2]),
+            (MaxNewTokens(3) | EndOfSequence(8), [1]),
+            (EndOfSequence(8) | (MaxLength(5) | MaxNewTokens(9)), [2]),
+            (MaxNewTokens(3) & MaxLength(5), [3]),
+            (NotBefore(4, MaxNewTokens(2)), [3]),
+        ],
+    )
+    def test_no_token_is_drafted_beyond_a_limit(self, stop: StopCondition, room: list[int]) -> None:
+        """Not the last either: it is the target's own."""
+        policy = Policy([3])
+        budgets: list[list[int]] = []
+        result = generator(drafter=Counting(budgets), num_draft_tokens=policy, stop=stop)([0])
+
+        assert generator(stop=stop)([0]).ids == result.ids
+        assert [[each] for each in room] == budgets
+
+    def test_each_row_has_room_up_to_its_own_limit(self) -> None:
+        """A row without room is not drafted for, in a step in which another is."""
+        budgets: list[list[int]] = []
+        result = generator(drafter=Counting(budgets), stop=MaxNewTokens([2, 5]))([[0], [1]])
+
+        assert [[1, 2], [2, 3, 4, 5, 6]] == result.ids
+        assert [[0, 3]] == budgets
 
     def test_a_policy_learns_how_deep_a_tree_was(self) -> None:
         """The length that it decides, whatever the number of nodes."""
@@ -144,7 +196,7 @@ class TestDrafting:
         tree = Draft(torch.tensor([[2, 5, 3]]), parents=torch.tensor([[-1, -1, 0]]))
         generator(drafter=Says(lambda rows: tree, tree_nodes=6), num_draft_tokens=policy)([0])
 
-        assert {2} == {step.longest for step in policy.heard}
+        assert 2 == policy.heard[0].longest
 
     def test_a_policy_learns_of_the_step_after_which_the_reader_leaves(self) -> None:
         """As of every other."""
@@ -174,7 +226,8 @@ class TestDrafting:
     def test_a_tree_is_cut_to_what_the_decoder_scores(self) -> None:
         """Its last draft tokens are dropped first."""
         tree = Draft(torch.arange(9).repeat(1, 1), parents=torch.arange(-1, 8).repeat(1, 1))
-        counted = generator(drafter=Says(lambda rows: tree, tree_nodes=3), num_draft_tokens=9)([0])
+        says = Says(lambda rows: tree, tree_nodes=3)
+        counted = generator(drafter=says, num_draft_tokens=9, stop=EndOfSequence(6))([0])
 
         assert [[1, 2, 3, 4, 5, 6]] == counted.ids
         assert 7 == len(counted.statistics.drafted)

@@ -30,7 +30,7 @@ from decodekit.speculation import (
 from decodekit.testing import ScriptedDecoder, last_token
 
 from ...histories import history_of_rows
-from ..worlds import scripted
+from ..worlds import Ends, scripted
 
 SURE = torch.tensor([[0.0, 9.0, 0.0], [0.0, 0.0, 9.0], [0.1, 0.0, 0.0]])
 """After 0 surely 1, after 1 surely 2, after 2 hardly 0."""
@@ -177,7 +177,7 @@ def test_dropping_it_would_bias() -> None:
             Dropping(scripted(2, 2)),
             ConfidenceLength(3, 0.6),
             verification=RejectionSampling(),
-            stop=MaxNewTokens(3),
+            stop=Ends(3),
             sampler=Sample(seed=0),
         )
 

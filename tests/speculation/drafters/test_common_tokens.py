@@ -142,7 +142,7 @@ def test_tokens_that_the_draft_lacks_are_tokenized_again(kind: str, draft_kind: 
     SpeculativeGenerator(
         target,
         CommonTokens(own, tokenizer(draft_kind), tokenizer(kind), target.shape.vocab_size),
-        stop=MaxNewTokens(2),
+        stop=MaxNewTokens(3),
         num_draft_tokens=1,
     )(ids)
     fed = [index for index in own.slots[0].tolist() if index >= 0]

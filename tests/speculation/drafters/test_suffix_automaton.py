@@ -210,7 +210,7 @@ class TestGeneration:
             ScriptedDecoder(circle, line=last_token),
             SuffixAutomaton(),
             num_draft_tokens=4,
-            stop=MaxNewTokens(40),
+            stop=MaxNewTokens(41),
         )
         statistics = fast([0]).statistics
 

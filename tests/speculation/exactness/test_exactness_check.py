@@ -59,7 +59,17 @@ from decodekit.speculation.exactness.exactness_check import (
 from decodekit.testing import ScriptedDecoder, whole_prefix
 
 from ...processors.grammar.languages import Brackets
-from ..worlds import ByTurns, Garbage, LeastLikely, NoneAfter, OneAfter, OneMoreThanAccepted, scripted, table
+from ..worlds import (
+    ByTurns,
+    Ends,
+    Garbage,
+    LeastLikely,
+    NoneAfter,
+    OneAfter,
+    OneMoreThanAccepted,
+    scripted,
+    table,
+)
 
 VERIFICATIONS: dict[str, Verification] = {
     "exact_match": ExactMatch(),
@@ -92,7 +102,7 @@ STOPS: dict[str, tuple[StopCondition, Processor | None]] = {
     "end": (EndOfSequence(0) | MaxNewTokens(3), None),
     "tokens": (StopTokens([1, 2]) | MaxNewTokens(3), None),
     "at-least": (EndOfSequence(0) | MaxNewTokens(3), MinNewTokens(2, [0])),
-    "pair": (MaxNewTokens(2), None),
+    "pair": (Ends(2), None),
     "positions": (MaxNewTokens(9), None),
 }
 
@@ -198,7 +208,7 @@ class TestOtherDrafters:
         self, verification: str, drafter: Callable[[], Drafter], copies: int = 32, **parts: Any
     ) -> None:
         """Two rows of unequal prompts."""
-        usual = {"decoder": scripted(1, 2), "num_draft_tokens": 2, "stop": MaxNewTokens(2), **parts}
+        usual = {"decoder": scripted(1, 2), "num_draft_tokens": 2, "stop": Ends(2), **parts}
 
         def make() -> Generator:
             return SpeculativeGenerator(
@@ -288,7 +298,7 @@ def expected_accepted(verification: Verification, target: Tensor, draft: Drafter
             verification=notes[-1],
             num_draft_tokens=k,
             sampler=Sample(seed=0),
-            stop=MaxNewTokens(2),
+            stop=Ends(2),
         )
 
     return output_distribution(make, [0], output=lambda generation: notes[-1].accepted).expected(float)
@@ -393,7 +403,7 @@ class TestKit:
 
 def plain(**parts: Any) -> Generator:
     """Plain decoding of two tokens, or as *parts* say; a nonsense draft gives it windows."""
-    parts = {"sampler": Sample(seed=0), "stop": MaxNewTokens(2), **parts}
+    parts = {"sampler": Sample(seed=0), "stop": Ends(2), **parts}
     if parts["sampler"].__class__ is Greedy:
         return Generator(scripted(1, 2, rows=2), **parts)
     return SpeculativeGenerator(scripted(1, 2, rows=2), Garbage(), num_draft_tokens=1, **parts)

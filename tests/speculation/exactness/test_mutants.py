@@ -13,7 +13,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from decodekit.decoding import Draft, EndOfSequence, Generator, History, MaxNewTokens, Sample
+from decodekit.decoding import Draft, EndOfSequence, Generator, History, Sample
 from decodekit.decoding.protocols import (
     Drafter,
     Finish,
@@ -40,7 +40,7 @@ from decodekit.speculation.verification import (
     rejection_sampling as rejection,
 )
 
-from ..worlds import LeastLikely, NoneAfter, scripted
+from ..worlds import Ends, LeastLikely, NoneAfter, scripted
 
 BOTH = pytest.mark.parametrize(
     "verification", [RejectionSampling(), BlockVerification()], ids=["rejection", "block"]
@@ -59,7 +59,7 @@ def world(**parts: Any) -> Callable[[], Generator]:
         "verification": RejectionSampling(),
         "processors": Temperature(0.7),
         "num_draft_tokens": 2,
-        "stop": MaxNewTokens(2),
+        "stop": Ends(2),
         "sampler": Sample(seed=0),
     }
     return lambda: SpeculativeGenerator(**{**usual, **parts})
@@ -188,7 +188,7 @@ def best_of_live_confidences(ids: Tensor, q: Tensor) -> Tensor:
 
 
 UNPREDICTABLE = [drop_the_unlikely, drop_the_unlikely_prefix, best_of_live_confidences]
-LENGTHS_WORLD = {"decoder": SMALL, "processors": None, "num_draft_tokens": 3, "stop": MaxNewTokens(3)}
+LENGTHS_WORLD = {"decoder": SMALL, "processors": None, "num_draft_tokens": 3, "stop": Ends(3)}
 PREDICTABLE = [stop_after_the_unlikely, stop_before_the_unsure]
 
 
@@ -266,16 +266,16 @@ class TestNoise:
     def test_of_acceptance_in_two_steps(self, monkeypatch: pytest.MonkeyPatch) -> None:
         """Keyed by position, a later token's acceptance noise is reused by the next step."""
         monkeypatch.setattr(noise, "coin", rekeyed(noise.coin, noise.ACCEPT, by_position))
-        caught(verification=BlockVerification(), stop=MaxNewTokens(3))
+        caught(verification=BlockVerification(), stop=Ends(3))
 
     def test_of_draft_tokens_in_two_steps(self) -> None:
         """Keyed by position, a rejected token's noise samples the next step's draft."""
-        caught(verification=DraftsBlind(), stop=MaxNewTokens(3))
+        caught(verification=DraftsBlind(), stop=Ends(3))
 
     @BOTH
     def test_as_it_is(self, verification: Verification) -> None:
         """Without the bugs all these cases are correct."""
-        passes(verification=verification, stop=MaxNewTokens(3))
+        passes(verification=verification, stop=Ends(3))
 
 
 # Columns of the comparison
@@ -364,7 +364,7 @@ class TestComparison:
     @pytest.mark.parametrize("mutant", [FirstRowsScores, FirstRowsLength])
     def test_of_other_rows(self, mutant: type[Wrong], verification: Verification) -> None:
         """Values of the first row used for all; detected with two rows, one path at a time."""
-        parts = {"num_draft_tokens": 1, "stop": MaxNewTokens(2), "processors": TopK(2)}
+        parts = {"num_draft_tokens": 1, "stop": Ends(2), "processors": TopK(2)}
         with pytest.raises(AssertionError, match="off by a total variation"):
             check_exactness(world(verification=mutant(verification), **parts), RAGGED, 1e-6)
         check_exactness(world(verification=Wrong(verification), **parts), RAGGED)
@@ -433,9 +433,9 @@ class TestResidual:
         """A uniform draw where no token is left."""
         for module in (rejection, block):
             monkeypatch.setattr(module, "next_token", uniform_for_nothing)
-        caught(verification=verification, processors=NoneAfter(), stop=MaxNewTokens(3))
+        caught(verification=verification, processors=NoneAfter(), stop=Ends(3))
         monkeypatch.undo()
-        passes(verification=verification, processors=NoneAfter(), stop=MaxNewTokens(3))
+        passes(verification=verification, processors=NoneAfter(), stop=Ends(3))
 
     @pytest.mark.parametrize("draft_probability", [1.0, 0.0], ids=["by-equality", "by-0-over-0"])
     def test_never_comes_of_accepting_the_forbidden(
@@ -531,7 +531,7 @@ class CountsTwice:
 class TestWindows:
     def test_are_stopped_at_every_column(self, verification: Verification) -> None:
         """A stop applied to a step's last token alone misses an earlier end."""
-        stop = EndOfSequence(0) | MaxNewTokens(3)
+        stop = EndOfSequence(0) | Ends(3)
         caught(verification=verification, stop=LastColumnOnly(stop))
         passes(verification=verification, stop=stop)
 
@@ -548,8 +548,8 @@ class TestWindows:
         self, mutant: Callable[[Processor], Processor], chain: Processor, verification: Verification
     ) -> None:
         """Every column with the tokens before it, each counted once."""
-        caught(verification=verification, processors=mutant(chain), stop=MaxNewTokens(3))
-        passes(verification=verification, processors=chain, stop=MaxNewTokens(3))
+        caught(verification=verification, processors=mutant(chain), stop=Ends(3))
+        passes(verification=verification, processors=chain, stop=Ends(3))
 
 
 # Not a bug of the distribution
