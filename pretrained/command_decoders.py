@@ -169,8 +169,12 @@ class DecoderSource:
         loaded = self.load()
         if loaded is not None:
             return loaded
-        say = _say_nothing if self.options.quiet else _say
-        return compile_and_keep(self.source, self._arguments, self._kept_folder, say, tokenizer)
+        return compile_and_keep(self.source, self._arguments, self._kept_folder, self.say, tokenizer)
+
+    def say(self, line: str) -> None:
+        """Write *line* about it to standard error, unless the command is to be quiet."""
+        if not self.options.quiet:
+            print(line, file=sys.stderr)
 
     @cached_property
     def _saved(self) -> Manifest | None:
@@ -225,11 +229,3 @@ class DecoderSource:
                 f"a draft needs forwards that score at least {self.scored_width} columns: {self.flag} "
                 f"{self.source} scores {shape.scored_width}"
             )
-
-
-def _say(line: str) -> None:
-    print(line, file=sys.stderr)
-
-
-def _say_nothing(line: str) -> None:
-    """For --quiet."""

@@ -2,14 +2,14 @@
 
 import argparse
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
-from ..decoding import Generator, Greedy, MaxNewTokens, Sample, StopStrings
+from ..decoding import Drafter, Generator, Greedy, MaxNewTokens, Sample, StopStrings
 from ..neuron_backend.models.gguf_file import is_gguf
 from ..neuron_backend.models.tokenizer_source import load_tokenizer
 from ..processors import Chain, MinP, RepetitionPenalty, Temperature, TopK, TopP
-from ..speculation import AdaptiveLength, DraftModel, PromptLookup, SuffixAutomaton
+from ..speculation import AdaptiveLength, CommonTokens, DraftModel, PromptLookup, SuffixAutomaton
 from .command_decoders import PROMPT_WIDTH, DecoderSource, check_source
 from .from_files import AUTO, is_saved_decoder, merged_end_tokens, own_generation_config
 from .generate_options import scored_width, without_model
@@ -71,19 +71,21 @@ def generator_of(
     most = min(scored_width(options), target.shape.scored_width) - 1
     return Generator(
         target,
-        drafter=_drafter(options.draft) if draft is None else DraftModel(draft.load_or_compile()),
+        drafter=_lookup(options.draft) if draft is None else _model_drafter(draft, tokenizer, target),
         num_draft_tokens=options.num_draft_tokens or AdaptiveLength(most),
         **parts,
     )
 
 
 def _check_vocabularies(source: DecoderSource, draft: DecoderSource) -> None:
-    """Refuse a draft model of another vocabulary before both are compiled, where the sizes are known."""
+    """Refuse a draft model whose ids mean nothing to the target, before both are compiled."""
     own, other = source.vocab_size, draft.vocab_size
-    if own is not None and other is not None and own != other:
+    if own is None or other is None or own == other or is_gguf(draft.source):
+        return
+    if load_tokenizer(draft.source) is None:
         raise ValueError(
-            f"--draft must have the vocabulary of --model, {own} ids: got {other}. In Python, CommonTokens "
-            "drafts with the tokens that two vocabularies share"
+            f"--draft must have a tokenizer, or the vocabulary of --model, {own} ids: got {draft.source}, "
+            f"without a tokenizer and with {other} ids"
         )
 
 
@@ -162,8 +164,24 @@ def _draft_source(options: argparse.Namespace, batch_size: int) -> DecoderSource
     )
 
 
-def _drafter(lookup: str) -> Any:
-    return PromptLookup() if lookup == "lookup" else SuffixAutomaton()
+def _lookup(name: str) -> Drafter:
+    return PromptLookup() if name == "lookup" else SuffixAutomaton()
+
+
+def _model_drafter(draft: DecoderSource, tokenizer: Any, target: Any) -> Drafter:
+    """A draft model; with other ids than the target's it drafts the tokens that both have."""
+    decoder, size = draft.load_or_compile(), target.shape.vocab_size
+    own = decoder.tokenizer
+    if own is None or (decoder.shape.vocab_size == size and _agree(own.get_vocab(), tokenizer.get_vocab())):
+        return DraftModel(decoder)
+    draft.say("decodekit: --draft has another vocabulary than --model: it drafts the tokens that both have")
+    return CommonTokens(decoder, own, tokenizer, size)
+
+
+def _agree(one: Mapping[str, int], other: Mapping[str, int]) -> bool:
+    """Whether two vocabularies have the same ids for the tokens in common, and some in common."""
+    common = one.keys() & other.keys()
+    return bool(common) and all(one[token] == other[token] for token in common)
 
 
 def _ends_of_sequence(config: Any, tokenizer: Any) -> Any:

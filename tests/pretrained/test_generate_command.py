@@ -4,17 +4,17 @@ import argparse
 import io
 import json
 import pathlib
+import re
 import shutil
 
 import attrs
 import pytest
+from transformers import AutoModelForCausalLM
 
 from decodekit.__main__ import main
 from decodekit.neuron_backend import compile_decoder
 from decodekit.neuron_backend.artifacts.manifest import Manifest
 from decodekit.pretrained import command_decoders, command_generator, kept_decoders
-
-from ..neuron_backend.models.test_gguf_file import made, write_gguf
 
 DRAFT = pathlib.Path(__file__).parents[2] / "examples" / "pair" / "draft"
 PROMPT = "def read(path):"
@@ -93,8 +93,10 @@ def test_an_argument_that_is_no_text(
 def test_a_draft_of_another_vocabulary(
     tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """It is refused before a model is loaded."""
+    """Without a tokenizer it is refused before a model is loaded."""
     draft = pathlib.Path(shutil.copytree(DRAFT, tmp_path / "draft"))
+    for file in draft.glob("tokenizer*"):
+        file.unlink()
     config = json.loads((draft / "config.json").read_text())
     own = config["vocab_size"]
     (draft / "config.json").write_text(json.dumps(config | {"vocab_size": own + 8}))
@@ -102,7 +104,40 @@ def test_a_draft_of_another_vocabulary(
     status, _, err = run(capsys, "--prompt", PROMPT, *EAGER, "--draft", str(draft))
 
     assert 1 == status
-    assert f"--draft must have the vocabulary of --model, {own} ids: got {own + 8}" in err
+    assert f"--draft must have a tokenizer, or the vocabulary of --model, {own} ids: got {draft}" in err
+    assert f"without a tokenizer and with {own + 8} ids" in err
+
+
+def test_a_draft_whose_vocabulary_is_padded(
+    tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """As those of Qwen2.5 are, by size of the model: it drafts the tokens that both have."""
+    model = AutoModelForCausalLM.from_pretrained(DRAFT)
+    model.resize_token_embeddings(model.config.vocab_size + 8, mean_resizing=False)
+    draft = pathlib.Path(shutil.copytree(DRAFT, tmp_path / "draft"))
+    model.save_pretrained(draft)
+    plain = run(capsys, "--prompt", PROMPT, *EAGER)[1]
+    status, text, err = run(capsys, "--prompt", PROMPT, *EAGER, "--draft", str(draft), "--compare")
+
+    assert (0, plain) == (status, text)
+    assert "--draft has another vocabulary than --model: it drafts the tokens that both have" in err
+    assert float(re.search(r"([\d.]+) tokens per forward", err)[1]) > 2
+
+
+def test_a_draft_with_the_same_number_of_other_ids(
+    tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Its ids are not taken for those of the target."""
+    draft = pathlib.Path(shutil.copytree(DRAFT, tmp_path / "draft"))
+    tokenizer = json.loads((draft / "tokenizer.json").read_text())
+    vocabulary = tokenizer["model"]["vocab"]
+    vocabulary["d"], vocabulary["e"] = vocabulary["e"], vocabulary["d"]
+    (draft / "tokenizer.json").write_text(json.dumps(tokenizer))
+    status, text, err = run(capsys, "--prompt", PROMPT, *EAGER, "--draft", str(draft))
+
+    assert 0 == status
+    assert "--draft has another vocabulary" in err
+    assert run(capsys, "--prompt", PROMPT, *EAGER)[1] == text
 
 
 @pytest.mark.parametrize("temperature", ["0", "0.8"])
@@ -218,24 +253,6 @@ def test_a_draft_for_a_saved_decoder_of_several_rows(
     status, _, err = run(capsys, *drafted, model=tmp_path / "two")
     assert 1 == status
     assert f"--draft must have at least 2 rows, those of --model: {tmp_path / 'one'} has 1" in err
-
-
-def test_gguf_files_of_different_vocabularies(
-    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """Refused before one is unpacked."""
-    pytest.importorskip("gguf")
-    files = []
-    for size in (61, 64):
-        model = made("llama", vocab_size=size)
-        files.append(str(write_gguf(tmp_path / f"{size}.gguf", model, "llama")))
-    monkeypatch.setattr(kept_decoders, "compile_decoder", None)
-    status, _, err = run(
-        capsys, "--prompt", PROMPT, *EAGER, "--draft", files[1], model=pathlib.Path(files[0])
-    )
-
-    assert 1 == status
-    assert "--draft must have the vocabulary of --model, 61 ids: got 64" in err
 
 
 def test_a_saved_draft_has_widths_of_its_own(
