@@ -1,6 +1,7 @@
 """Protocols of a target, which compiles and loads a decoder's programs."""
 
 from collections.abc import Mapping, Sequence
+from datetime import timedelta
 from typing import TYPE_CHECKING, ClassVar, Protocol, runtime_checkable
 
 from torch import Tensor
@@ -23,7 +24,8 @@ class Target(Protocol):
     A compiler and the machine that it compiles for.
 
     ``compile_decoder(target=...)`` takes one, or the name of one with its defaults. A target may also be
-    a :class:`RunsStored`, a :class:`DrivesCores` and a :class:`TakesCompilerArguments`.
+    a :class:`RunsStored`, a :class:`DrivesCores`, a :class:`StartsProcessGroup` and a
+    :class:`TakesCompilerArguments`.
     """
 
     @property
@@ -123,6 +125,14 @@ class DrivesCores(Protocol):
 
     drives_cores: ClassVar[bool]
     """Whether one process drives all cores, rather than one process per core."""
+
+
+@runtime_checkable
+class StartsProcessGroup(Protocol):
+    """A target whose device has a process group of its own, made before the device is used."""
+
+    def start_process_group(self, timeout: timedelta) -> None:
+        """Make the default process group; the processes were started by ``torchrun``."""
 
 
 @runtime_checkable

@@ -15,7 +15,7 @@ import attrs
 import torch.distributed as dist
 from torch import Tensor
 
-from ..targets.target import DrivesCores, Target
+from ..targets.target import DrivesCores, StartsProcessGroup, Target
 from .parallel_layers import override_all_reduce
 from .ranks import Ranks, check_degree
 from .sharded_model import rank_weights, shard_model
@@ -42,7 +42,8 @@ def ranks_or_cores(target: Target, tp_degree: int) -> tuple[Ranks | None, int]:
         ValueError: *tp_degree* is not an integer >= 1, or does not match the processes that were started.
     """
     if not (isinstance(target, DrivesCores) and target.drives_cores):
-        return Ranks.of_environment(tp_degree), 1
+        start = target.start_process_group if isinstance(target, StartsProcessGroup) else None
+        return Ranks.of_environment(tp_degree, start), 1
     check_degree(tp_degree)
     started = dist.is_available() and dist.is_initialized()
     processes = dist.get_world_size() if started else int(os.environ.get("WORLD_SIZE", "1"))

@@ -103,9 +103,7 @@ def _exchange(ranks: Ranks, error: Exception | None) -> None:
     text = b"" if error is None else f"{type(error).__name__}: {error}".encode()[:_TEXT]
     mine = torch.zeros(_TEXT, dtype=torch.uint8)
     mine[: len(text)] = torch.tensor(list(text), dtype=torch.uint8)
-    texts = [torch.empty_like(mine) for _ in range(ranks.degree)]
-    dist.all_gather(texts, mine)
-    for rank, other in enumerate(texts):
+    for rank, other in enumerate(ranks.all_gather(mine)):
         if error is None and other.any():
             message = bytes(other.tolist()).rstrip(b"\0").decode(errors="replace")
             raise LostRank(f"every rank must succeed: got a failure of rank {rank}: {message}")

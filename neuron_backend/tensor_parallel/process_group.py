@@ -4,7 +4,9 @@ import atexit
 import os
 import sys
 import weakref
+from collections.abc import Callable
 from datetime import timedelta
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -22,12 +24,23 @@ deadlock.
 No tensor owned by Python enters this group.
 """
 
+HOST_GROUP = "decodekit-host"
+"""Name of the process group for tensors of the host, where the default one takes none of them."""
 
-def join_processes(tp_degree: int) -> "dist.ProcessGroup":
+
+def join_processes(tp_degree: int, start: Callable[[timedelta], None] | None = None) -> "dist.ProcessGroup":
     """
-    The process group of the *tp_degree* processes that ``torchrun`` started, and :data:`PROGRAM_GROUP` in it.
+    Join the *tp_degree* processes that ``torchrun`` started, and make :data:`PROGRAM_GROUP` of them.
 
     Initialises the process group, unless the program has done so, and destroys it when the program ends.
+
+    Args:
+        tp_degree: Number of processes.
+
+        start: Initialises the process group with a timeout. None: with gloo, and NCCL where there is a GPU.
+
+    Returns:
+        The process group for tensors of the host.
 
     Raises:
         ValueError: There are not so many processes, or the program's group has no backend for the CPU.
@@ -41,39 +54,64 @@ def join_processes(tp_degree: int) -> "dist.ProcessGroup":
             f"start the program with: torchrun --nproc-per-node {tp_degree} {program}"
         )
     if not made:
-        backend = "cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo"
-        dist.init_process_group(backend, timeout=TIMEOUT)
+        (start or _start_process_group)(TIMEOUT)
         atexit.register(_destroy_at_exit, weakref.ref(_default_group()))
-    _make_group_of_programs()
-    return _default_group()
+    backend = _host_backend()
+    timeout = getattr(getattr(backend, "options", None), "_timeout", TIMEOUT)
+    _make(PROGRAM_GROUP, lambda: dist.new_group(timeout=timeout))
+    # A process group in Python is its own backend for every device (TorchNeuron's, distributed/backend.py).
+    if backend is not _default_group():
+        return _default_group()
+    return _make(HOST_GROUP, lambda: dist.new_group(timeout=timeout, backend="gloo"))
+
+
+def process_group(name: str) -> "dist.ProcessGroup":
+    """
+    The process group of that name.
+
+    Raises:
+        RuntimeError: There is none.
+    """
+    from torch._C._distributed_c10d import _resolve_process_group
+
+    return _resolve_process_group(name)  # type: ignore[arg-type]  # a name is a string
+
+
+def _start_process_group(timeout: timedelta) -> None:
+    backend = "cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo"
+    dist.init_process_group(backend, timeout=timeout)
 
 
 def _default_group() -> "dist.ProcessGroup":
     return dist.distributed_c10d._get_default_group()
 
 
-def _make_group_of_programs() -> None:
-    """Make :data:`PROGRAM_GROUP` unless it exists; it ends when the program destroys its process groups."""
-    from torch._C._distributed_c10d import _register_process_group, _resolve_process_group
+def _make(name: str, make: Callable[[], "dist.ProcessGroup"]) -> "dist.ProcessGroup":
+    """The process group *name*, made unless it exists; it ends with the program's process groups."""
+    from torch._C._distributed_c10d import _register_process_group
 
     try:
-        _resolve_process_group(PROGRAM_GROUP)  # type: ignore[arg-type]  # a name is a string
+        return process_group(name)
     except RuntimeError:
-        group = dist.new_group(timeout=_timeout())
-        _register_process_group(PROGRAM_GROUP, group)  # type: ignore[arg-type]
+        group = make()
+        _register_process_group(name, group)  # type: ignore[arg-type]  # a name is a string
+        return group
 
 
-def _timeout() -> timedelta:
-    """Timeout of the current process group."""
-    group = _default_group()
+def _host_backend() -> Any:
+    """
+    The backend of the default process group for tensors of the host.
+
+    Raises:
+        ValueError: It has none.
+    """
     try:
-        backend = group._get_backend(torch.device("cpu"))
+        return _default_group()._get_backend(torch.device("cpu"))
     except RuntimeError as error:
         raise ValueError(
             "the process group must have a backend for the CPU, such as 'cpu:gloo,cuda:nccl': "
             f"got {dist.get_backend()}"
         ) from error
-    return getattr(backend.options, "_timeout", TIMEOUT)
 
 
 def _destroy_at_exit(made: "weakref.ref[dist.ProcessGroup]") -> None:

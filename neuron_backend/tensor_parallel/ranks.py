@@ -17,6 +17,8 @@ some of them reach. Every forward therefore begins with a comparison of the inpu
 """
 
 import zlib
+from collections.abc import Callable
+from datetime import timedelta
 
 import attrs
 import torch
@@ -24,7 +26,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from ...decoding.validation import is_whole
-from .process_group import join_processes
+from .process_group import join_processes, process_group
 
 
 @attrs.frozen
@@ -38,14 +40,21 @@ class Ranks:
     """Index of this one, from 0."""
 
     group: str
-    """Name of their process group."""
+    """Name of their process group for tensors of the host."""
 
     @classmethod
-    def of_environment(cls, tp_degree: int) -> "Ranks | None":
+    def of_environment(
+        cls, tp_degree: int, start: Callable[[timedelta], None] | None = None
+    ) -> "Ranks | None":
         """
         The ranks that ``torchrun`` started; None if *tp_degree* is 1.
 
         Joins their process group (:func:`~.process_group.join_processes`).
+
+        Args:
+            tp_degree: Number of ranks.
+
+            start: As for :func:`~.process_group.join_processes`.
 
         Raises:
             ValueError: *tp_degree* is not an integer >= 1, or not the number of processes.
@@ -53,7 +62,7 @@ class Ranks:
         check_degree(tp_degree)
         if tp_degree == 1:
             return None
-        group = join_processes(tp_degree)
+        group = join_processes(tp_degree, start)
         return cls(degree=tp_degree, rank=dist.get_rank(), group=group.group_name)
 
     def check_same(self, *tensors: Tensor) -> None:
@@ -90,31 +99,41 @@ class Ranks:
         for part in content:
             digest = zlib.crc32(part, digest)
         extremes = torch.tensor([digest, -digest])
-        dist.all_reduce(extremes, dist.ReduceOp.MAX)
+        dist.all_reduce(extremes, dist.ReduceOp.MAX, self._host)
         return bool(extremes[0] == -extremes[1])
 
     def broadcast(self, content: bytes) -> bytes:
         """Rank 0's *content*, on every rank."""
         size = torch.tensor([len(content)])
-        dist.broadcast(size, 0)
+        dist.broadcast(size, 0, self._host)
         data = torch.empty(int(size), dtype=torch.uint8)
         if self.rank == 0:
             data = torch.frombuffer(bytearray(content), dtype=torch.uint8)
         if len(data):
-            dist.broadcast(data, 0)
+            dist.broadcast(data, 0, self._host)
         return data.numpy().tobytes()
 
     def all_agree(self, yes: bool) -> bool:
         """Whether *yes* is True on all ranks."""
         answer = torch.tensor([int(yes)])
-        dist.all_reduce(answer, dist.ReduceOp.MIN)
+        dist.all_reduce(answer, dist.ReduceOp.MIN, self._host)
         return bool(answer)
 
     def gather(self, tensor: Tensor) -> list[Tensor]:
         """*tensor* of every rank, in order, on rank 0; an empty list on the others."""
         pieces = [torch.empty_like(tensor) for _ in range(self.degree)] if self.rank == 0 else None
-        dist.gather(tensor.contiguous(), pieces)
+        dist.gather(tensor.contiguous(), pieces, group=self._host)
         return pieces or []
+
+    def all_gather(self, tensor: Tensor) -> list[Tensor]:
+        """*tensor* of every rank, in order, on every rank."""
+        pieces = [torch.empty_like(tensor) for _ in range(self.degree)]
+        dist.all_gather(pieces, tensor, self._host)
+        return pieces
+
+    @property
+    def _host(self) -> "dist.ProcessGroup":
+        return process_group(self.group)
 
 
 def check_degree(tp_degree: int) -> None:

@@ -196,6 +196,28 @@ class TestLayout:
         assert [] == compiled
         assert text(decoder) == text(loaded)
 
+    def test_leaves_out_programs_without_weights(self, build) -> None:
+        """The copy of rows has none."""
+        plain = build(keep_programs=False)
+        decoder = build({"copies_rows": True}, optimize_weight_layout=True)
+
+        assert decoder.copies_rows
+        assert text(plain) == text(decoder)
+
+    @pytest.mark.parametrize(("platform", "cores"), [("trn1", 1), ("trn2", 2), ("trn3", 2)])
+    def test_is_changed_by_as_many_cores_as_it_is_used(self, platform, cores, make, monkeypatch) -> None:
+        """A program for another number does not run beside the others; arguments and variable say more."""
+        from neuronx_distributed.trace import functions
+
+        functions.logical_cores.clear()
+        monkeypatch.setenv("NEURON_PLATFORM_TARGET_OVERRIDE", platform)
+        make(optimize_weight_layout=True)
+        make("--lnc=1", optimize_weight_layout=True)
+        monkeypatch.setenv("NEURON_CC_FLAGS", "--verbose=info --logical-nc-config 2")
+        make(optimize_weight_layout=True)
+
+        assert [cores, 1, 2] == functions.logical_cores
+
     def test_is_refused_without_nxd(self, tiny_model) -> None:
         """Before anything is traced."""
         with pytest.raises(ValueError, match="'optimize_weight_layout' must be False without NxD"):

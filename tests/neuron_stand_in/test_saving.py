@@ -7,6 +7,7 @@ import subprocess
 import sys
 import textwrap
 from collections.abc import Callable
+from importlib.metadata import version
 from pathlib import Path
 
 import attrs
@@ -187,6 +188,15 @@ class TestMismatch:
 
         with pytest.raises(ValueError, match=f"their {what} must be .*: got other"):
             load_decoder(saved, trust_programs=True)
+
+    def test_versions_are_those_of_the_packages(self, saved):
+        """neuronx_distributed has none among its names."""
+        (facts,) = (saved / "programs").glob("traced.json")
+        versions = json.loads(facts.read_bytes())["versions"]
+
+        assert version("torch-neuronx") == versions["torch-neuronx"]
+        assert version("neuronx-distributed") == versions["neuronx-distributed"]
+        assert "neuronx-cc" in versions
 
     def test_of_torch_is_refused_before_anything_is_read(self, saved):
         """The error names the version that compiled them."""

@@ -51,8 +51,8 @@ class NeuronFound:
     devices: int = 0
     """Number of the driver's devices, /dev/neuron0, ..."""
 
-    cores: int = 0
-    """Number of PyTorch devices of a native package, ``"neuron:0"``, ..., one per core."""
+    cores: int | None = 0
+    """Number of PyTorch devices of a native package, ``"neuron:0"``, ..., one per core; None: not counted."""
 
     model_builder: bool = False
     """Whether neuronx-distributed has a ModelBuilder that traces several shapes over one state."""
@@ -60,7 +60,8 @@ class NeuronFound:
     @property
     def has_device(self) -> bool:
         """Whether programs can run here; a package may also be installed only to compile."""
-        return self.kind != "none" and (self.cores > 0 if self.kind == "native" else self.devices > 0)
+        found = self.devices if self.kind == "traced" or self.cores is None else self.cores
+        return self.kind != "none" and found > 0
 
     def __str__(self) -> str:
         lines = [f"AWS Neuron: {self.kind}; {self.reason}"]
@@ -75,12 +76,17 @@ class NeuronFound:
             for name in _FIRST_MAJOR
             if name not in self.versions and name not in self.stubs
         ]
-        return "\n".join([*lines, f"  devices of the driver: {self.devices}; cores of PyTorch: {self.cores}"])
+        cores = "" if self.cores is None else f"; cores of PyTorch: {self.cores}"
+        return "\n".join([*lines, f"  devices of the driver: {self.devices}{cores}"])
 
 
-def probe() -> NeuronFound:
+def probe(count_cores: bool = True) -> NeuronFound:
     """
     Look for the packages and for devices. Imports installed packages, but starts no runtime.
+
+    Args:
+        count_cores: Whether to count the cores that PyTorch sees. It keeps the number for the process, so
+            NEURON_RT_VISIBLE_CORES has to be set before.
 
     Returns:
         The packages found, and the reason for their classification. Never raises.
@@ -95,7 +101,7 @@ def probe() -> NeuronFound:
         module = importlib.import_module("torch_neuronx")
     except Exception as error:
         return NeuronFound("none", f"torch_neuronx cannot be imported: {error!r}", **facts)
-    return _classify(module, facts)
+    return _classify(module, facts, count_cores)
 
 
 def neuron_versions() -> dict[str, str]:
@@ -140,13 +146,14 @@ def _has_folder(package: str, folder: str) -> bool:
     return any((Path(place) / folder).is_dir() for place in places or ())
 
 
-def _classify(module: ModuleType, facts: Mapping[str, Any]) -> NeuronFound:
+def _classify(module: ModuleType, facts: Mapping[str, Any], count_cores: bool) -> NeuronFound:
     device = getattr(torch, "neuron", None)
     if callable(getattr(device, "device_count", None)) and callable(
         getattr(module, "get_fallback_ops", None)
     ):
-        cores = _count(device)
-        reason = f"torch_neuronx has given PyTorch a device, of which there are {cores}"
+        cores = _count(device) if count_cores else None
+        there_are = "" if cores is None else f", of which there are {cores}"
+        reason = f"torch_neuronx has given PyTorch a device{there_are}"
         return NeuronFound("native", reason, cores=cores, **facts)
     if callable(getattr(module, "trace", None)):
         builder = _has_model_builder(facts["versions"])

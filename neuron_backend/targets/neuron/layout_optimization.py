@@ -44,7 +44,7 @@ def compile_priority(name: str, trace: Any, arguments: str, workdir: str | None)
     return {file: Path(path).read_bytes() for file, path in paths.items() if path is not None}
 
 
-def compile_layout(trace: Any, chosen: Any, workdir: str | None) -> dict[str, bytes]:
+def compile_layout(trace: Any, chosen: Any, logical_cores: int, workdir: str | None) -> dict[str, bytes]:
     """
     Compile the program that changes the weights' layout; its files are named after NxD's own fields.
 
@@ -52,6 +52,8 @@ def compile_layout(trace: Any, chosen: Any, workdir: str | None) -> dict[str, by
         trace: Trace of the program that the layout was chosen for.
 
         chosen: Its ``WLOArtifacts``.
+
+        logical_cores: Physical cores of a logical core, as of the other programs.
 
         workdir: Folder for the compiler's files.
     """
@@ -61,6 +63,7 @@ def compile_layout(trace: Any, chosen: Any, workdir: str | None) -> dict[str, by
         wlo_artifacts=chosen,
         priority_model_weight_name_to_idx=trace.weight_name_to_idx,
         compiler_workdir=workdir,
+        logical_nc_config=logical_cores,
     )
     paths = {
         "hlo_filepath": made.hlo_filepath,

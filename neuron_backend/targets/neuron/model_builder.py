@@ -93,7 +93,9 @@ class ModelBuilderWay:
             builder, compiled = self.programs(decoder, step, top_ks)
             traces = builder.trace_artifacts_collection
             model = assemble(traces, compiled, builder.world_size)
-        used = dict.fromkeys(name for trace in traces.values() for name in trace.weight_name_to_idx)
+        # NxD spells attributes "a->b", and the keys of weights "a.b" (trace/hlo_utils.py at fbac349).
+        names = (name.replace("->", ".") for trace in traces.values() for name in trace.weight_name_to_idx)
+        used = dict.fromkeys(names)
         # States live on the device only, but some releases list them among the weights.
         weights = [name for name in used if name not in states]
         content = _saved(model)

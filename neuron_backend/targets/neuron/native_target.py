@@ -5,11 +5,13 @@ import re
 import sys
 import warnings
 from collections.abc import Mapping, Sequence
+from datetime import timedelta
 from os import PathLike
 from typing import TYPE_CHECKING, Any, ClassVar, cast
 
 import attrs
 import torch
+import torch.distributed as dist
 from attrs import validators
 from torch.compiler._cache import CacheArtifactManager
 from torch.fx import GraphModule
@@ -23,7 +25,6 @@ from ...lint.graph_lint import lint_graph
 from ...lowering.step_graphs import ProgramShape, lower_step, program_shapes
 from ...progress import stage
 from ...step import program_name
-from ...tensor_parallel.ranks import Ranks
 from ..device_tensors import place_cache, place_graph
 from ..row_programs import for_rows
 from ..target import NOT_SAVED, compile_again
@@ -58,6 +59,9 @@ _SHOWN = 5
 def _as_arguments(arguments: Sequence[str]) -> tuple[str, ...]:
     if isinstance(arguments, str) or not all(isinstance(one, str) for one in arguments):
         raise ValueError(f"'compiler_args' must be a sequence of strings: got {arguments!r}")
+    # TorchNeuron divides them at white space, and knows no quotes.
+    if divided := [one for one in arguments if one.split() != [one]]:
+        raise ValueError(f"'compiler_args' must be arguments without white space: got {divided}")
     return tuple(arguments)
 
 
@@ -114,8 +118,8 @@ class NativeTarget:
     """
     Cores of this process, such as ``"0"`` or ``"4-7"``: NEURON_RT_VISIBLE_CORES is set to it before the
     runtime starts. Models in one process share its cores, one on each *device*. With ``tp_degree``, the
-    cores of all processes on this machine: each gets an equal share, in order. None: the variable's
-    value; if unset, all cores, or with ``tp_degree`` one for each process.
+    cores of all processes on this machine, one for each. None: the variable's value; if unset, all cores, or
+    with ``tp_degree`` one for each process.
     """
 
     device: str = attrs.field(default="neuron", validator=validators.instance_of(str))
@@ -132,8 +136,22 @@ class NativeTarget:
         return attrs.evolve(self, compiler_args=tuple(arguments))
 
     def require(self) -> None:
-        """Refuse a machine without TorchNeuron or without a core."""
-        self._require_device()
+        """Refuse a machine without TorchNeuron or without a device."""
+        # PyTorch keeps the number of cores once it is asked for, and the variables are not set yet.
+        self._require_device(count_cores=False)
+
+    def start_process_group(self, timeout: timedelta) -> None:
+        """
+        Make the process group of the processes that share a model, and start the runtime with it.
+
+        Raises:
+            ValueError: A variable has another value than the target's, or the runtime has started.
+        """
+        if not self._needs_neuron:
+            dist.init_process_group("gloo", timeout=timeout)
+            return
+        with environment_variables(self._variables(divided=True)):
+            dist.init_process_group(self.device.partition(":")[0], timeout=timeout)
 
     def default_widths(self, max_length: int) -> tuple[int, ...]:
         """1, 5, and AWS's buckets for prompts."""
@@ -141,7 +159,8 @@ class NativeTarget:
 
     def compile(self, decoder: "StaticDecoder") -> None:
         """Compile every width and span, run each once, and compare with the stock model."""
-        with environment_variables(self._variables(decoder.ranks)), CacheArtifactManager.with_fresh_cache():
+        variables = self._variables(divided=decoder.ranks is not None)
+        with environment_variables(variables), CacheArtifactManager.with_fresh_cache():
             self._require_device()
             self._put_programs(decoder, packages={}, compiled=True)
             saved = torch.compiler.save_cache_artifacts()
@@ -181,7 +200,7 @@ class NativeTarget:
         if not agreed:
             compile_again(self, decoder)
             return
-        with environment_variables(self._variables(decoder.ranks)):
+        with environment_variables(self._variables(divided=decoder.ranks is not None)):
             self._require_device()
             if torch.compiler.load_cache_artifacts(package.content) is None:
                 raise ValueError(f"{ARTIFACTS} must be what this torch saves: got something else")
@@ -192,10 +211,10 @@ class NativeTarget:
         # PyTorch does not know the device's name until torch_neuronx has been imported.
         return self.device.partition(":")[0] == "neuron"
 
-    def _require_device(self) -> None:
+    def _require_device(self, count_cores: bool = True) -> None:
         if not self._needs_neuron:
             return
-        found = probe()
+        found = probe(count_cores)
         if found.kind != "native" or not found.has_device:
             raise ValueError(f"target {self.name!r} needs TorchNeuron and a Neuron core: got\n{found}")
         numbers = re.match(r"(\d+)\.(\d+)", found.versions["torch-neuronx"])
@@ -205,12 +224,11 @@ class NativeTarget:
                 f"the first with TorchNeuron's backend of torch.compile: got\n{found}"
             )
 
-    def _variables(self, ranks: Ranks | None) -> dict[str, str]:
+    def _variables(self, divided: bool) -> dict[str, str]:
         # What a strict decoder of this process has set stays.
         no_fallback = "1" if self.strict else os.environ.get(NO_FALLBACK, "0")
-        divided = ranks is not None and self._needs_neuron
         wanted = {
-            CORES: cores_of_rank(self.cores) if divided else self.cores,
+            CORES: cores_of_rank(self.cores) if divided and self._needs_neuron else self.cores,
             CACHE_FOLDER: self.cache_folder,
             NO_FALLBACK: no_fallback if self._needs_neuron else None,
         }

@@ -8,7 +8,6 @@ is refused. A variable that is already set, such as by a launcher, is never over
 import contextlib
 import os
 import re
-import shlex
 from collections.abc import Iterator, Mapping, Sequence
 
 from .detect import runtime_started
@@ -27,6 +26,9 @@ COMPILER_ARGUMENTS = "NEURON_CC_FLAGS"
 
 LOGICAL_CORES = "NEURON_LOGICAL_NC_CONFIG"
 """Physical cores in each logical core (LNC), read when the runtime starts; the compiler takes ``--lnc``."""
+
+_TWO_LOGICAL_CORES = ("trn2", "trn3")
+"""Platforms with two physical cores in a logical one by default (neuronx_distributed, model_utils.py)."""
 
 _RANK, _RANKS = "LOCAL_RANK", "LOCAL_WORLD_SIZE"
 """Variables of ``torchrun``: index of the process on this machine, and number of these processes."""
@@ -87,19 +89,18 @@ def cores_of_rank(cores: str | None) -> str | None:
         cores: The cores of all processes, such as ``"4-7"``. None: the first, one per process.
 
     Returns:
-        Its equal share, in order. None if *cores* is None and a launcher has set the variable.
+        One of them, in order. None if *cores* is None and a launcher has set the variable.
 
     Raises:
-        ValueError: They cannot be divided equally.
+        ValueError: They are not one for each process: TorchNeuron's process group gives a process no more.
     """
     if cores is None and CORES in os.environ:
         return None
     rank, ranks = int(os.environ.get(_RANK, "0")), int(os.environ.get(_RANKS, "1"))
     every = list(range(ranks)) if cores is None else core_numbers(cores)
-    share = len(every) // ranks
-    if len(every) != share * ranks:
-        raise ValueError(f"'cores' must be as many for each of {ranks} processes: got {cores!r}")
-    return ",".join(map(str, every[rank * share : (rank + 1) * share]))
+    if len(every) != ranks:
+        raise ValueError(f"'cores' must be one for each of {ranks} processes: got {cores!r}")
+    return str(every[rank])
 
 
 def core_numbers(cores: str) -> list[int]:
@@ -131,11 +132,35 @@ def with_logical_cores(arguments: Sequence[str]) -> tuple[str, ...]:
     wanted = os.environ.get(LOGICAL_CORES)
     if wanted is None:
         return tuple(arguments)
-    every = " ".join([os.environ.get(COMPILER_ARGUMENTS, ""), *arguments])
-    given = re.findall(r"--lnc[= ]+(\S+)", every)
+    given = _given_logical_cores(arguments)
     if set(given) - {wanted}:
         raise ValueError(f"--lnc must be {wanted}, as {LOGICAL_CORES} says: got {', '.join(given)}")
     return tuple(arguments) if given else (*arguments, f"--lnc={wanted}")
+
+
+def compiled_logical_cores(arguments: str) -> int:
+    """
+    Physical cores of the logical core that neuronx-cc compiles for.
+
+    Args:
+        arguments: Its arguments, as of :func:`with_logical_cores`.
+
+    Raises:
+        ValueError: They give several numbers.
+    """
+    given = sorted(set(_given_logical_cores([arguments])))
+    if len(given) > 1:
+        raise ValueError(f"--lnc must be one number: got {', '.join(given)}")
+    if given:
+        return int(given[0])
+    from torch_neuronx.utils.utils import get_platform_target
+
+    return 2 if get_platform_target(arguments) in _TWO_LOGICAL_CORES else 1
+
+
+def _given_logical_cores(arguments: Sequence[str]) -> list[str]:
+    every = " ".join([os.environ.get(COMPILER_ARGUMENTS, ""), *arguments])
+    return re.findall(r"(?<!\S)(?:--?lnc|--logical-nc-config)[= ]+(\S+)", every)
 
 
 @contextlib.contextmanager
@@ -145,7 +170,8 @@ def compiler_arguments(arguments: Sequence[str]) -> Iterator[None]:
         yield
         return
     before = os.environ.get(COMPILER_ARGUMENTS)
-    os.environ[COMPILER_ARGUMENTS] = " ".join([*([before] if before else []), shlex.join(arguments)])
+    # TorchNeuron divides the variable at white space, and knows no quotes.
+    os.environ[COMPILER_ARGUMENTS] = " ".join([*([before] if before else []), *arguments])
     try:
         yield
     finally:

@@ -33,7 +33,7 @@ from .layout_optimization import (
     mark_weights,
     transformer_in,
 )
-from .neuron_environment import COMPILER_ARGUMENTS
+from .neuron_environment import COMPILER_ARGUMENTS, compiled_logical_cores
 
 
 @attrs.frozen(eq=False)
@@ -119,12 +119,16 @@ class ProgramCompiler:
             return {} if made is None else {priority: made}
         chosen = choice_in(folder, made.files)
         wrapped = made.files[WRAPPED]
-        make = partial(compile_layout, first, chosen, self.workdir)
-        layout = self._tried(LAYOUT, lambda: wrapped, make, weights=dict(first.weight_name_to_idx))
+        logical_cores = compiled_logical_cores(self.arguments)
+        make = partial(compile_layout, first, chosen, logical_cores, self.workdir)
+        facts = {"weights": dict(first.weight_name_to_idx), "logical_cores": logical_cores}
+        layout = self._tried(LAYOUT, lambda: wrapped, make, **facts)
         if layout is None:
             return {priority: made}
         for name in traces.keys() - {priority}:
-            apply_layout(name, traces[name], first, chosen)
+            # The copy of rows has no weights, which NxD takes for an error.
+            if traces[name].weight_name_to_idx:
+                apply_layout(name, traces[name], first, chosen)
         return {priority: made, LAYOUT: layout}
 
     def _compile_each(self, traces: Mapping[str, Any]) -> dict[str, CompiledFiles]:

@@ -26,6 +26,7 @@ from ...progress import stage
 from ...tensor_parallel.cores import Cores
 from ..row_programs import for_rows
 from ..target import NOT_SAVED, compile_again
+from .detect import neuron_versions
 from .functional_step import INPUTS, FunctionalStep, padding
 from .model_builder import ModelBuilderWay
 from .neuron_environment import with_logical_cores
@@ -98,7 +99,7 @@ class TracedTarget:
     """
     Let the compiler lay out the weights for forwards of one token, as NxD's ModelBuilder does with a
     ``priority_model_key``; all other programs take that layout. Requires NxD, and a libneuronxla with
-    ``neuron_xla_wlo_compile``. NxD compiles the program that changes the layout for ``--lnc=1``.
+    ``neuron_xla_wlo_compile``.
     """
 
     def with_compiler_args(self, arguments: Sequence[str]) -> "TracedTarget":
@@ -282,9 +283,10 @@ def _module(name: str) -> ModuleType | None:
 
 
 def _versions(way: Way) -> dict[str, str]:
-    """Versions of the packages that a program depends on."""
-    names = ("torch_neuronx", "neuronx_distributed") if way.name == "nxd" else ("torch_neuronx",)
-    return {name: str(getattr(_module(name), "__version__", "unknown")) for name in names}
+    """Versions of the packages that a program depends on; neuronx_distributed does not tell its own."""
+    names = ("torch-neuronx", "neuronx-cc", *(["neuronx-distributed"] if way.name == "nxd" else []))
+    found = neuron_versions()
+    return {name: found.get(name, "none") for name in names}
 
 
 def _fingerprint(decoder: "StaticDecoder") -> str:

@@ -54,6 +54,56 @@ class TestEnvironment:
 
         assert run.stdout.count(str(own)) == 2
 
+    @pytest.mark.parametrize("starts", [False, True], ids=["the program", "the target"])
+    def test_a_group_of_a_device_gets_one_of_the_host_beside_it(self, starts: bool, tmp_path: Path) -> None:
+        """TorchNeuron's group is the backend of every device, and takes no tensors of the host."""
+        program = tmp_path / "program.py"
+        program.write_text(PROGRAM_OF_A_DEVICE.format(starts=starts))
+
+        run = subprocess.run(
+            [sys.executable, program], capture_output=True, text=True, check=False, timeout=600
+        )
+
+        assert ("device gloo device True\n", 0) == (run.stdout, run.returncode), run.stderr
+
+
+PROGRAM_OF_A_DEVICE = """
+import os
+import torch
+import torch.distributed as dist
+from decodekit.neuron_backend.tensor_parallel import process_group as groups
+from decodekit.neuron_backend.tensor_parallel.ranks import Ranks
+
+class OfADevice(dist.ProcessGroup):
+    def __init__(self, store, rank, size, timeout):
+        super().__init__(rank, size)
+
+    def getBackendName(self):
+        return "device"
+
+    def _set_group_name(self, name):
+        self.own_name = name
+
+    def _get_backend(self, device):
+        return self
+
+    @property
+    def group_name(self):
+        return self.own_name
+
+os.environ |= dict(MASTER_ADDR="localhost", MASTER_PORT="0", RANK="0", WORLD_SIZE="1")
+dist.Backend.register_backend("device", OfADevice, devices=["cpu"])
+start = lambda timeout: dist.init_process_group("device", timeout=timeout)
+if not {starts}:
+    start(None)
+for _ in range(2):
+    group = groups.join_processes(1, start if {starts} else None)
+ranks = Ranks(1, 0, group.group_name)
+same = ranks.have_same(b"a") and ranks.all_agree(True) and ranks.broadcast(b"a") == b"a"
+same &= ranks.all_gather(torch.ones(1)) == ranks.gather(torch.ones(1)) == [torch.ones(1)]
+names = [dist.get_backend(each) for each in (None, group, groups.process_group(groups.PROGRAM_GROUP))]
+print(*names, same)
+"""
 
 PROGRAM_OF_A_GROUP = """
 import atexit

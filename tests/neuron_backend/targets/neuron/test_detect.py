@@ -92,6 +92,15 @@ class TestProbe:
         assert {"torch-neuronx": "2.14.3.0", "neuronx-cc": "2.28.7631.0"} == dict(found.versions)
         assert "of which there are 4" in str(found)
 
+    def test_cores_need_not_be_counted(self, install: Install, devices: Callable[[int], None]) -> None:
+        """PyTorch keeps their number, which a variable may still change."""
+        install("torch-neuronx", "2.14.3.0", NATIVE.replace("lambda: 4", "lambda: 1 / 0"))
+        devices(1)
+        found = probe(count_cores=False)
+
+        assert ("native", None, True) == (found.kind, found.cores, found.has_device)
+        assert str(found).endswith("  devices of the driver: 1")
+
     def test_a_native_package_without_a_core_has_no_device(self, install: Install) -> None:
         """Such as on a machine that only compiles, or without the driver."""
         install("torch-neuronx", "2.14.3.0", NATIVE.replace("lambda: 4", "lambda: 1 // 0"))

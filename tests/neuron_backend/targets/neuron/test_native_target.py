@@ -504,7 +504,7 @@ class TestOptions:
         """A stub, no package, or one for other devices; no variable stays set."""
         found = NeuronFound("traced", "programs are made by torch_neuronx.trace", devices=1)
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(native_target_module, "probe", lambda: found)
+            patch.setattr(native_target_module, "probe", lambda count_cores: found)
             with pytest.raises(ValueError, match="TorchNeuron and a Neuron core: got\nAWS Neuron: traced"):
                 compile_one(tiny_model("llama"), device="neuron", cores="1")
 
@@ -515,7 +515,7 @@ class TestOptions:
         """With its number."""
         found = NeuronFound("native", "it has a device", {"torch-neuronx": release}, cores=2)
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(native_target_module, "probe", lambda: found)
+            patch.setattr(native_target_module, "probe", lambda count_cores: found)
             with pytest.raises(
                 ValueError, match=rf"(?s)needs torch-neuronx 2.13 or later.*torch-neuronx {release}"
             ):
@@ -526,7 +526,7 @@ class TestOptions:
         """Numbers are compared, not text."""
         found = NeuronFound("native", "it has a device", {"torch-neuronx": release}, cores=2)
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(native_target_module, "probe", lambda: found)
+            patch.setattr(native_target_module, "probe", lambda count_cores: found)
             NativeTarget().require()
 
     def test_too_many_programs_are_refused(self, tiny_model: Models) -> None:

@@ -8,7 +8,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from decodekit.neuron_backend import TracedTarget
+from decodekit.neuron_backend import NativeTarget, TracedTarget
 from decodekit.neuron_backend.targets.neuron.neuron_environment import (
     CACHE_FOLDER,
     COMPILER_ARGUMENTS,
@@ -63,18 +63,16 @@ class TestCoresOfRank:
         monkeypatch.setenv("LOCAL_WORLD_SIZE", "2")
 
     @pytest.mark.parametrize(
-        ("cores", "expected"), [(None, "1"), ("4,5", "5"), ("4-7", "6,7"), ("0,4-6", "5,6"), ("3-3,9", "9")]
+        ("cores", "expected"), [(None, "1"), ("4,5", "5"), ("6-7", "7"), ("9,4", "4"), ("3-3,9", "9")]
     )
-    def test_are_its_share(self, cores: str | None, expected: str) -> None:
-        """Shares do not overlap."""
+    def test_are_one_of_them(self, cores: str | None, expected: str) -> None:
+        """The processes have different ones."""
         assert expected == cores_of_rank(cores)
 
-    @pytest.mark.parametrize("cores", ["4", "4-6", "0,2-3"])
-    def test_must_be_equal_shares(self, cores: str) -> None:
-        """Otherwise a core would be idle, or shared."""
-        with pytest.raises(
-            ValueError, match=f"'cores' must be as many for each of 2 processes: got '{cores}'"
-        ):
+    @pytest.mark.parametrize("cores", ["4", "4-7", "0,2-3"])
+    def test_must_be_as_many_as_processes(self, cores: str) -> None:
+        """Otherwise one would be idle, or shared."""
+        with pytest.raises(ValueError, match=f"'cores' must be one for each of 2 processes: got '{cores}'"):
             cores_of_rank(cores)
 
     def test_are_the_launchers_if_it_gives_any(self) -> None:
@@ -88,7 +86,7 @@ class TestCoresOfRank:
         monkeypatch.delenv("LOCAL_RANK")
         monkeypatch.delenv("LOCAL_WORLD_SIZE")
 
-        assert "4,5,6,7" == cores_of_rank("4-7")
+        assert "4" == cores_of_rank("4")
 
 
 class TestEnvironmentVariables:
@@ -178,13 +176,22 @@ class TestCompilerArguments:
         assert [inside] == seen
         assert before == os.environ.get(COMPILER_ARGUMENTS)
 
-    def test_keep_their_quotes(self) -> None:
-        """An argument may hold arguments of another program."""
-        arguments = ("-O1", "--tensorizer-options=--overlap --factor=2")
-        with compiler_arguments(arguments):
-            assert list(arguments) == shlex.split(os.environ[COMPILER_ARGUMENTS])
+    @pytest.mark.parametrize("arguments", [("-O1", "--lnc=1"), ("--options='x'", '--more="y"', "\\")])
+    def test_are_divided_at_white_space(self, arguments: tuple[str, ...]) -> None:
+        """As TorchNeuron does, which knows no quotes."""
+        with compiler_arguments(NativeTarget(compiler_args=arguments).compiler_args):
+            assert list(arguments) == os.environ[COMPILER_ARGUMENTS].split()
 
-        assert list(arguments) == shlex.split(TracedTarget().with_compiler_args(arguments).compiler_args)
+    @pytest.mark.parametrize("argument", ["--options=--overlap --factor=2", "-O1\t", ""])
+    def test_that_would_be_divided_are_refused(self, argument: str) -> None:
+        """By the native target; the traced one keeps their quotes."""
+        with pytest.raises(
+            ValueError, match=r"'compiler_args' must be arguments without white space: got \["
+        ):
+            NativeTarget(compiler_args=("-O1", argument))
+
+        traced = TracedTarget().with_compiler_args(["-O1", argument])
+        assert ["-O1", argument] == shlex.split(traced.compiler_args)
 
     def test_of_none_change_nothing(self) -> None:
         """Not to an empty string either."""
@@ -205,9 +212,11 @@ class TestWithLogicalCores:
 
         assert ("-O1", "--lnc=1") == with_logical_cores(("-O1",))
 
-    @pytest.mark.parametrize("arguments", [["--lnc=1"], ["-O1", "--lnc", "1"]])
+    @pytest.mark.parametrize(
+        "arguments", [["--lnc=1"], ["-O1", "--lnc", "1"], ["-lnc", "1"], ["--logical-nc-config=1", "-O1"]]
+    )
     def test_it_is_given_once(self, monkeypatch: pytest.MonkeyPatch, arguments: list[str]) -> None:
-        """In either spelling."""
+        """In every spelling."""
         monkeypatch.setenv(LOGICAL_CORES, "1")
 
         assert tuple(arguments) == with_logical_cores(arguments)

@@ -10,6 +10,4 @@ from .model_builder import ModelBuilder
 from .nxd_model import NxDModel
 from .parallel_context import NxDParallelState
 
-__version__ = "0.16+stand.in"
-
 __all__ = ["ModelBuilder", "NxDModel", "NxDParallelState"]

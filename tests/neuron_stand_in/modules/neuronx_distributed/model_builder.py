@@ -51,7 +51,7 @@ class ModelBuilder:
         self.trace_artifacts_collection[tag] = TraceArtifacts(
             hlo=Hlo(recording),
             metaneff=b"names of " + ", ".join(weights).encode(),
-            weight_name_to_idx={name: index for index, name in enumerate(weights)},
+            weight_name_to_idx={name.replace(".", "->"): index for index, name in enumerate(weights)},
             parameters=parameters,
         )
         return self

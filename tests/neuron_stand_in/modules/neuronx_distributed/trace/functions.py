@@ -15,6 +15,9 @@ from .model_builder_utils import CompilationArtifacts, Hlo, LayoutTransformerArt
 compiled: list[str] = []
 """For tests: keys of the programs that were compiled, in order."""
 
+logical_cores: list[int] = []
+"""For tests: the physical cores in a logical one that layouts were compiled for, in order."""
+
 failing: set[str] = set(os.environ.get("NEURON_STAND_IN_FAILING", "").split())
 """For tests: keys of the programs that the compiler fails on."""
 
@@ -47,7 +50,9 @@ def compile_wlo(
     chosen = [
         name
         for name, (shape, _) in layouts.items()
-        if len(shape) == 2 and name.endswith("proj.weight") and name.encode() in hlo_module.attributes
+        if len(shape) == 2
+        and name.endswith("proj.weight")
+        and name.replace(".", "->").encode() in hlo_module.attributes
     ]
     (folder / "graph.neff").write_bytes(attrs.evolve(hlo_module.recording, transposed=chosen).dump())
     (folder / "wrapped_neff.hlo").write_text("\n".join(chosen))
@@ -61,6 +66,7 @@ def compile_layout_transformer(
     logical_nc_config: int = 1,
 ) -> LayoutTransformerArtifacts | None:
     """A program that brings weights into the chosen layout."""
+    logical_cores.append(logical_nc_config)
     if wlo_artifacts.wrapped_neff_hlo_filepath is None:
         return None
     folder = Path(tempfile.mkdtemp(dir=compiler_workdir))

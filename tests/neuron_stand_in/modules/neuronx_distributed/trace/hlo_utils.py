@@ -23,11 +23,13 @@ def apply_layout_transformation(
     key: str | None = None,
 ) -> None:
     """Let a graph take the weights that it shares with the priority model in the layout chosen for that."""
+    if not trace_artifacts.weight_name_to_idx:
+        raise RuntimeError("Layout transformation failed: Weight name to index mapping is empty")
     if wlo_artifacts.wrapped_neff_hlo_filepath is None:
         return
     changed = Path(wlo_artifacts.wrapped_neff_hlo_filepath).read_text().split()
     recording = trace_artifacts.hlo.recording
-    transposed = [name for name in changed if name in trace_artifacts.weight_name_to_idx]
+    transposed = [name for name in changed if name.replace(".", "->") in trace_artifacts.weight_name_to_idx]
     trace_artifacts.hlo = Hlo(
         attrs.evolve(recording, transposed=transposed), f"changed {transposed}".encode()
     )
