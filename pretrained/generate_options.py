@@ -110,7 +110,7 @@ def _add_drafts(parser: argparse.ArgumentParser) -> None:
         "--draft",
         "--draft-model",
         metavar="DRAFT",
-        help="lookup, suffix (both from the text so far), or a smaller model of the same vocabulary",
+        help="lookup, suffix (both from the text so far), or a smaller model",
     )
     add("--num-draft-tokens", type=int, metavar="K", help="draft tokens per step (as many as pay, up to 8)")
 

@@ -3,10 +3,11 @@ Chains of other systems: with their parameter names, order and boundary rules.
 
 Each function returns an ordinary chain. A stage is included if its parameter is given and not one
 of that system's off-values, listed for each function. Out-of-range values are refused, also where
-that system ignores them silently (a top-p of 1.5). All parameters are off by default, whatever
-that system's default. Every number applies to all rows. For temperature 0 use the sampler
-``Greedy()`` and no temperature. Ties and rounding may differ from that system, or there between
-machines: see "Not mirrored" of each function.
+that system ignores them silently (a top-p of 1.5). No stage is on by default, whatever that
+system's default; windows and the parameters of a stage that is on have that system's defaults.
+Every number applies to all rows. For temperature 0 use the sampler ``Greedy()`` and no temperature.
+Ties and rounding may differ from that system, or there between machines: see "Not mirrored" of each
+function.
 
 >>> from decodekit.processors import presets
 >>> presets.transformers(temperature=2.0, top_p=0.9)
@@ -284,9 +285,11 @@ def mlx(
     Off are a penalty of 0 or None, a *top_p* of 0 or 1, a *temp* of 1, and a *min_p*, *top_k* or
     *xtc_probability* of 0.
 
-    Not mirrored: top-k breaks ties by a partial sort there (here: lower ids). XTC there draws once
-    for all rows of a batch, does not count a token exactly at the threshold, and keeps the special
-    tokens one by one (here no token is dropped if a special one would be).
+    Not mirrored: ``generate_step`` there leaves all but the last token of the prompt out of the
+    penalties' window (its batch generator counts them, as here). Top-k breaks ties by a partial sort
+    there (here: lower ids). XTC there draws once for all rows of a batch, does not count a token exactly
+    at the threshold, and keeps the special tokens one by one (here no token is dropped if a special one
+    would be).
     """
     return _chain(
         logit_bias and LogitBias(logit_bias),

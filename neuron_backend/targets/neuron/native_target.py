@@ -77,7 +77,7 @@ def _as_path(folder: str | PathLike[str] | None) -> str | None:
 @attrs.frozen(kw_only=True)
 class NativeTarget:
     """
-    One program for each width and span, over weights and a cache on the device.
+    One program for each width and span (two for widths of prompts), over weights and a cache on the device.
 
     The model and the decoder's steps stay on the host, for :meth:`CompiledDecoder.save`,
     :meth:`CompiledDecoder.early_exit` and the comparison with the stock model; the device gets

@@ -52,10 +52,11 @@ class TracedTarget:
     """
     Traces with torch-neuronx 2.9, the last version for Inf2 and Trn1. The cache stays on the device.
 
-    With neuronx_distributed there is one program for each width and span over one cache, including trees
-    and forwards that sample. Without it there is one program, of the widest width and all positions, into
-    which every forward is padded: every token costs as much as a forward of the widest of *widths*, whose
-    defaults are therefore 1, 5 and 64; every forward samples; and a saved decoder holds its weights twice.
+    With neuronx_distributed there is one program for each width and span (two for widths of prompts) over one
+    cache, including trees and forwards that sample. Without it there is one program, of the widest width and
+    all positions, into which every forward is padded: every token costs as much as a forward of the widest of
+    *widths*, whose defaults are therefore 1, 5 and 64; every forward samples; and a saved decoder holds its
+    weights twice.
 
     With NxD a model is divided among ``tp_degree`` cores, all driven by one process: it is not started by
     ``torchrun``.
