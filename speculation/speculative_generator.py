@@ -58,7 +58,7 @@ class SpeculativeGenerator(Generator):
         if decodes and not isinstance(self.drafter, Drafter):
             raise TypeError(
                 "'drafter' must have propose(history, budget, sample): got a decoder, a "
-                f"{type(self.drafter).__name__}. Write SpeculativeGenerator(target, DraftModel(draft), k), or "
+                f"{type(self.drafter).__name__}. Write SpeculativeGenerator(target, DraftModel(draft), k); "
                 "for (draft, target, k + 1), where k + 1 counts the target's own token, import it from "
                 "decodekit.speculation.neuronx_speculative_generator"
             )
