@@ -12,9 +12,10 @@ from ..optional_protocols import PausesDrafts, RowLimit
 from ..protocols import DraftLength
 from ..results.timers import Timers
 from .active_request import ActiveRequest
-from .drafting import Asked, Drafting
+from .drafting import Drafting
 from .evidence import Outlook, outlooks
-from .proposing import Question, group_drafts
+from .proposal import Proposal, Question
+from .proposing import group_drafts
 from .step_plan import StepPlan
 
 Item = TypeVar("Item")
@@ -28,7 +29,7 @@ def ask(
     timers: Timers,
     most: int | None,
     failed: Callable[[ActiveRequest, Exception], None],
-) -> list[Asked | None] | None:
+) -> list[Proposal | None] | None:
     """
     Let the drafters of a step's requests propose.
 
@@ -49,7 +50,7 @@ def ask(
             that share it have raised.
 
     Returns:
-        For each request what it asked for, None where no row can be drafted for; None if no request asks.
+        The proposal of each request, None where no row can be drafted for; None if no request asks.
     """
     candidates = list(filter(None, (_candidate(request, now) for request in plan.requests)))
     going_on = [one for group in _by_policy(candidates) if not _pauses(group, failed) for one in group]
@@ -60,13 +61,13 @@ def ask(
         for group in _by_policy(_asked_for_outlooks(going_on, now, timers, failed))
         for question in _questions(group, len(plan.active), failed)
     ]
-    asked = {id(question[0]): question[2] for question in questions}
-    drafting = [question for question in questions if question[2].allowed]
-    for group in _grouped(drafting, lambda question: id(question[1].drafter)):
+    proposals = {id(question.request): question.proposal for question in questions}
+    drafting = [question for question in questions if question.proposal.allowed]
+    for group in _grouped(drafting, lambda question: id(question.drafting.drafter)):
         with timers.phase("draft"):
-            for (request, _, _), answer in group_drafts(group, now, plan.alone, most, failed):
-                asked[id(request)] = answer
-    return [asked.get(id(request)) for request in plan.requests]
+            for question, answer in group_drafts(group, now, plan.alone, most, failed):
+                proposals[id(question.request)] = answer
+    return [proposals.get(id(request)) for request in plan.requests]
 
 
 @attrs.define(eq=False)
@@ -176,10 +177,10 @@ def _questions(
             failed(one.request, error)
         return []
     return [
-        (
+        Question(
             one.request,
             one.drafting,
-            Asked(
+            Proposal(
                 one.rows,
                 _cut(islice(lengths, len(one.rows)), one.most),
                 one.request.empty_draft,

@@ -17,9 +17,9 @@ from ..scores import Scores
 from ..token_feeder import Fed, TokenFeeder
 from .active_request import ActiveRequest
 from .asking import ask
-from .drafting import Asked
 from .merged_sampling import sample_together
 from .overlap import Overlap
+from .proposal import Proposal
 from .run import Accepted, Run
 from .step_feed import feed_step
 from .step_outcome import reports
@@ -188,11 +188,11 @@ class DecodeLoop:
             return []
         # A new array each step, since a part may keep a reference to it.
         now = self.history.at(torch.from_numpy(np.array(self._length)[:, None]))
-        asked: list[Asked | None] | None = None
+        proposals: list[Proposal | None] | None = None
         clock = None
         if drafts and plan.may_draft:
             clock = self.timers.step_clock()
-            asked = ask(plan, now, self.timers, most, self._fail)
+            proposals = ask(plan, now, self.timers, most, self._fail)
         # The logits of a step are valid until the next forward by any user.
         waiting_since = time.perf_counter()
         # Not acquire() and release(): an interrupt may occur between acquire() and try.
@@ -200,10 +200,10 @@ class DecodeLoop:
             if clock is not None:
                 clock.leave_out(time.perf_counter() - waiting_since)
             before = self.feeder.counts
-            accepted = self._scored(plan, asked, now, most)
+            accepted = self._scored(plan, proposals, now, most)
             if clock is not None:
                 clock.leave_out(self.feeder.counts.since(before).row_seconds)
-        return self._advanced(plan, asked, accepted, {} if clock is None else clock.read())
+        return self._advanced(plan, proposals, accepted, {} if clock is None else clock.read())
 
     def _write(self, rows: slice, history: History) -> None:
         """Copy the prompts of a request into the table."""
@@ -217,7 +217,7 @@ class DecodeLoop:
     def _scored(
         self,
         plan: StepPlan,
-        asked: Sequence[Asked | None] | None,
+        proposals: Sequence[Proposal | None] | None,
         now: History,
         most: int | None,
     ) -> list[Accepted | None]:
@@ -225,10 +225,10 @@ class DecodeLoop:
         requests = plan.requests
         drafts = (
             [request.empty_draft for request in requests]
-            if asked is None
+            if proposals is None
             else [
                 request.empty_draft if one is None else one.draft
-                for request, one in zip(requests, asked, strict=True)
+                for request, one in zip(requests, proposals, strict=True)
             ]
         )
         draft = drafts[0] if plan.alone else _side_by_side(requests, drafts, len(now.length))
@@ -307,13 +307,13 @@ class DecodeLoop:
     def _advanced(
         self,
         plan: StepPlan,
-        asked: Sequence[Asked | None] | None,
+        proposals: Sequence[Proposal | None] | None,
         accepted: Sequence[Accepted | None],
         seconds: dict[str, float],
     ) -> list[StepResult]:
         """Record what the requests accepted; the results of the step."""
         results: list[StepResult] = []
-        learned = {} if asked is None else reports(plan, asked, accepted, seconds)
+        learned = {} if proposals is None else reports(plan, proposals, accepted, seconds)
         for number, (request, answer) in enumerate(zip(plan.requests, accepted, strict=True)):
             if answer is None:
                 continue

@@ -24,32 +24,6 @@ from ..protocols import DecoderShape, Draft, Drafter, DraftLength, Verification
 from ..sampling.pipeline import SamplingPipeline
 from ..trees import draft_depths, pruned
 from ..validation import is_whole
-from .evidence import Outlook
-
-
-@attrs.frozen(eq=False)
-class Asked:
-    """What a request asked its drafter for, and the answer."""
-
-    rows: list[int]
-    """The rows that may draft: those that have their first token and have not ended."""
-
-    lengths: list[int]
-    """The draft length of each of *rows*; where all are 0, the drafter was not called."""
-
-    draft: Draft
-    """The draft of all of the request's rows."""
-
-    outlook: Outlook | None = None
-    """What the drafter says of drafts for *rows*; None if the length does not depend on it."""
-
-    catching_up: tuple[bool, ...] | None = None
-    """Whether the drafter was fed missing tokens of each of *rows*; None if of none."""
-
-    @property
-    def allowed(self) -> int:
-        """The longest draft that was asked for."""
-        return max(self.lengths, default=0)
 
 
 @attrs.frozen(eq=False)

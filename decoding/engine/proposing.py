@@ -1,7 +1,7 @@
 """Proposals: each drafter is called once, over the whole table, and its draft divided among requests."""
 
 from collections.abc import Callable, Sequence
-from typing import TypeAlias, cast
+from typing import cast
 
 import attrs
 import torch
@@ -13,11 +13,8 @@ from ..protocols import Draft, SamplesTokens
 from ..scores import Scores
 from .active_request import ActiveRequest
 from .draft_checks import check_draft
-from .drafting import Asked, Drafting
+from .proposal import Proposal, Question
 from .samples_by_row import RaisedInRowsError, SamplesByRow, in_rows
-
-Question: TypeAlias = tuple[ActiveRequest, Drafting, Asked]
-"""A request, its drafter, and what it asks for."""
 
 
 def group_drafts(
@@ -26,7 +23,7 @@ def group_drafts(
     alone: bool,
     most: int | None,
     failed: Callable[[ActiveRequest, Exception], None],
-) -> list[tuple[Question, Asked]]:
+) -> list[tuple[Question, Proposal]]:
     """
     Call a drafter once for the requests that share it, and divide its draft.
 
@@ -48,49 +45,50 @@ def group_drafts(
         try:
             return list(zip(group, _proposed(group, now, alone, most), strict=True))
         except RaisedInRowsError as raised:
-            for request in (request for request, _, _ in group if request.rows == raised.rows):
-                failed(request, raised.error)
+            for one in group:
+                if one.request.rows == raised.rows:
+                    failed(one.request, raised.error)
             # The others are asked again: a proposal is a function of the history.
-            group = [one for one in group if one[0].rows != raised.rows]
+            group = [one for one in group if one.request.rows != raised.rows]
         except Exception as error:
-            for request, _, _ in group:
-                failed(request, error)
+            for one in group:
+                failed(one.request, error)
             return []
     return []
 
 
-def _proposed(group: Sequence[Question], now: History, alone: bool, most: int | None) -> list[Asked]:
+def _proposed(group: Sequence[Question], now: History, alone: bool, most: int | None) -> list[Proposal]:
     """What requests that share a drafter asked for, with their drafts as they fit."""
-    drafting = group[0][1]
+    drafting = group[0].drafting
     budget = _budget(group, now)
     # A copy, so that a drafter cannot change the loop's lengths.
     shown = now.at(now.length.clone())
     if not drafting.catches_up:
-        return _drafted(group, [one for _, _, one in group], now, shown, budget, alone)
+        return _drafted(group, [one.proposal for one in group], now, shown, budget, alone)
     late = torch.zeros(len(budget), dtype=torch.bool)
     if most is not None:
         late = cast(CatchesUp, drafting.drafter).catch_up(shown, budget > 0, most) > most
         budget = torch.where(late, 0, budget)
-    answers = [_with_catching_up(request, one, late[request.rows].tolist()) for request, _, one in group]
+    answers = [_with_catching_up(one, late[one.request.rows].tolist()) for one in group]
     answers = _drafted(group, answers, now, shown, budget, alone)
     # Now that nothing was raised: otherwise the drafter is asked again, and feeds in this step too.
-    for request, _, _ in group:
-        request.drafted = not late[request.rows].any()
+    for one in group:
+        one.request.drafted = not late[one.request.rows].any()
     return answers
 
 
 def _drafted(
     group: Sequence[Question],
-    answers: Sequence[Asked],
+    answers: Sequence[Proposal],
     now: History,
     shown: History,
     budget: Tensor,
     alone: bool,
-) -> list[Asked]:
+) -> list[Proposal]:
     """*answers* with drafts of at most *budget* tokens by the drafter, which is *shown* the tokens so far."""
     if not budget.any():
         return list(answers)
-    drafting = group[0][1]
+    drafting = group[0].drafting
     drafter, vocab = drafting.drafter, drafting.shape.vocab_size
     sample, goes_on = _sampling(group, now, alone, vocab), _ending(group, alone)
     if goes_on is None:
@@ -103,16 +101,20 @@ def _drafted(
     if draft.parents is not None:
         raise ValueError(f"requests that share a decoder take no trees: got one from {drafter!r}")
     return [
-        attrs.evolve(answer, draft=own.fitted(_rows(draft, request.rows), budget[request.rows]))
-        for (request, own, _), answer in zip(group, answers, strict=True)
+        attrs.evolve(answer, draft=one.drafting.fitted(_rows(draft, rows), budget[rows]))
+        for one, answer in zip(group, answers, strict=True)
+        for rows in [one.request.rows]
     ]
 
 
-def _with_catching_up(request: ActiveRequest, asked: Asked, late: list[bool]) -> Asked:
-    """*asked* with the rows that the drafter is fed missing tokens of; *late* ones get no draft yet."""
-    # The first proposal feeds what is left of the prompt.
-    fed = late if request.drafted else [True] * len(late)
-    return attrs.evolve(asked, catching_up=tuple(fed[row] for row in asked.rows)) if any(fed) else asked
+def _with_catching_up(question: Question, late: list[bool]) -> Proposal:
+    """The proposal with the rows that the drafter is fed missing tokens of; *late* ones get no draft yet."""
+    proposal = question.proposal
+    # The first one feeds what is left of the prompt.
+    fed = late if question.request.drafted else [True] * len(late)
+    if not any(fed):
+        return proposal
+    return attrs.evolve(proposal, catching_up=tuple(fed[row] for row in proposal.rows))
 
 
 def _budget(group: Sequence[Question], now: History) -> Tensor:
@@ -120,9 +122,9 @@ def _budget(group: Sequence[Question], now: History) -> Tensor:
     # Lists, since operations on small tensors take longer, between forwards that empty the caches.
     last, length = now.ids.shape[-1] - 1, now.length[:, 0].tolist()
     budget = [0] * len(length)
-    for request, _, one in group:
-        for row, allowed in zip(one.rows, one.lengths, strict=True):
-            own = request.rows.start + row
+    for one in group:
+        for row, allowed in zip(one.proposal.rows, one.proposal.lengths, strict=True):
+            own = one.request.rows.start + row
             budget[own] = max(0, min(allowed, last - length[own]))
     return torch.tensor(budget)
 
@@ -130,11 +132,12 @@ def _budget(group: Sequence[Question], now: History) -> Tensor:
 def _sampling(group: Sequence[Question], now: History, alone: bool, vocab: int) -> SamplesTokens:
     """What the drafter samples with: each request's pipeline in its own rows."""
     if alone:
-        return group[0][1].sampling(now)
+        return group[0].drafting.sampling(now)
     return SamplesByRow(
         [
-            (request.rows, in_rows(request.rows, drafting.sampling, now.rows(request.rows)))
-            for request, drafting, _ in group
+            (rows, in_rows(rows, one.drafting.sampling, now.rows(rows)))
+            for one in group
+            for rows in [one.request.rows]
         ]
     )
 
@@ -142,9 +145,9 @@ def _sampling(group: Sequence[Question], now: History, alone: bool, vocab: int) 
 def _ending(group: Sequence[Question], alone: bool) -> GoesOn | None:
     """What ends drafts early, each request's in its own rows; None where nothing does."""
     endings = [
-        (request.rows, cast(EndsDrafts, drafting.length).goes_on)
-        for request, drafting, _ in group
-        if drafting.ends_drafts
+        (one.request.rows, cast(EndsDrafts, one.drafting.length).goes_on)
+        for one in group
+        if one.drafting.ends_drafts
     ]
     if alone and endings:
         return endings[0][1]

@@ -7,7 +7,7 @@ import attrs
 
 from ..protocols import Draft, DraftLength, SpeculationStep
 from ..trees import tokens_ahead
-from .drafting import Asked
+from .proposal import Proposal
 from .run import Accepted
 from .step_plan import StepPlan
 
@@ -27,30 +27,32 @@ class StepOutcome:
     foreseen: list[bool] | None = None
     catching_up: list[bool] = attrs.field(factory=list)
 
-    def add(self, asked: Asked, answer: Accepted) -> None:
+    def add(self, proposal: Proposal, answer: Accepted) -> None:
         """
         Add the rows of one request.
 
         Args:
-            asked: What was asked for them.
+            proposal: What was drafted for them.
 
             answer: What became of it.
         """
-        ahead = tokens_ahead(asked.draft).tolist() if asked.draft.ids.shape[1] else [0] * len(answer.added)
-        self.allowed = max(self.allowed, asked.allowed)
-        for row in asked.rows:
+        ahead = (
+            tokens_ahead(proposal.draft).tolist() if proposal.draft.ids.shape[1] else [0] * len(answer.added)
+        )
+        self.allowed = max(self.allowed, proposal.allowed)
+        for row in proposal.rows:
             added = answer.added[row]
             # The last of them is the target's. Draft tokens that a stop has cut off gained nothing.
             gained = max(added - 1, 0)
             self.drafted.append(ahead[row] if added > answer.num_accepted[row] else gained)
             self.accepted.append(gained)
-        self.catching_up += asked.catching_up or (False,) * len(asked.rows)
-        if asked.outlook is None:
+        self.catching_up += proposal.catching_up or (False,) * len(proposal.rows)
+        if proposal.outlook is None:
             return
-        self.evidence = [*(self.evidence or []), *asked.outlook.evidence]
-        if asked.outlook.first_tokens is not None:
+        self.evidence = [*(self.evidence or []), *proposal.outlook.evidence]
+        if proposal.outlook.first_tokens is not None:
             tokens = {output.row: output.ids for output in answer.outputs}
-            firsts = zip(asked.rows, asked.outlook.first_tokens, strict=True)
+            firsts = zip(proposal.rows, proposal.outlook.first_tokens, strict=True)
             begun = [tokens[row][:1] == (first,) for row, first in firsts]
             self.foreseen = [*(self.foreseen or []), *begun]
 
@@ -102,7 +104,7 @@ def _longest(draft: Draft) -> int:
 
 def reports(
     plan: StepPlan,
-    asked: Sequence[Asked | None],
+    proposals: Sequence[Proposal | None],
     accepted: Sequence[Accepted | None],
     seconds: Mapping[str, float],
 ) -> dict[int, Callable[[], None]]:
@@ -112,24 +114,26 @@ def reports(
     Args:
         plan: The step's requests.
 
-        asked: What each asked for; None if nothing.
+        proposals: That of each request; None if it has none.
 
         accepted: What each accepted; None if its rows were not scored, or it failed.
 
         seconds: Times of the step, by the names of :class:`~..protocols.SpeculationStep`.
     """
     found: dict[int, tuple[int, StepOutcome]] = {}
-    for number, (request, question, answer) in enumerate(zip(plan.requests, asked, accepted, strict=True)):
+    for number, (request, proposal, answer) in enumerate(
+        zip(plan.requests, proposals, accepted, strict=True)
+    ):
         drafting = request.run.drafting
-        if drafting is None or isinstance(drafting.length, int) or question is None or answer is None:
+        if drafting is None or isinstance(drafting.length, int) or proposal is None or answer is None:
             continue
         _, outcome = found.get(id(drafting.length), (0, StepOutcome(drafting.length, len(plan.active))))
-        outcome.add(question, answer)
-        outcome.bystanders -= len(question.rows)
+        outcome.add(proposal, answer)
+        outcome.bystanders -= len(proposal.rows)
         found[id(drafting.length)] = number, outcome
     if not found:
         return {}
-    drafts = [one.draft for one in asked if one is not None]
+    drafts = [one.draft for one in proposals if one is not None]
     longest = max(map(_longest, drafts))
     total = sum(int((draft.ids.numpy() >= 0).sum()) for draft in drafts) if longest else 0
     return {number: partial(outcome.learn, longest, total, seconds) for number, outcome in found.values()}
