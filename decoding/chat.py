@@ -3,6 +3,8 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from .validation import check_unicode
+
 
 def is_chat(prompt: Any) -> bool:
     """Whether *prompt* is a list of messages: mappings with a role."""
@@ -32,9 +34,6 @@ def chat_text(messages: Sequence[Mapping[str, Any]], tokenizer: Any) -> str:
         ValueError: It has no chat template, or the template refuses the messages.
     """
     require_chat_template(tokenizer)
-    # Imported late: only chats need it.
-    from jinja2 import TemplateError
-
     continued = messages[-1]["role"] == "assistant"
     try:
         text: str = tokenizer.apply_chat_template(
@@ -43,15 +42,20 @@ def chat_text(messages: Sequence[Mapping[str, Any]], tokenizer: Any) -> str:
             add_generation_prompt=not continued,
             continue_final_message=continued,
         )
-    except TemplateError as error:
+    except Exception as error:
+        # A template raises what its expressions do.
         empty = [message for message in messages if not {"content", "tool_calls"} & set(message)]
+        parts = [message for message in messages if not isinstance(message.get("content", ""), str | None)]
         hint = f" (a message without 'content': {empty[0]!r})" if empty else ""
+        if parts and not empty:
+            hint = f" (a message whose 'content' is no text: {parts[0]!r:.80})"
         raise ValueError(f"the tokenizer's chat template refuses the messages: {error}{hint}") from error
     return text
 
 
 def template_ids(text: str, tokenizer: Any) -> list[int]:
     """The ids of *text*, a chat in its template or a part of one."""
+    check_unicode(text)
     # The template writes special tokens itself.
     return list(tokenizer(text, add_special_tokens=False)["input_ids"])
 

@@ -36,7 +36,7 @@ from .results.events import AsyncEventStream, EventStream
 from .results.generation import Generation, collect
 from .results.html import summary_table
 from .results.logprobs import Logprobs, TokenLogprob
-from .results.statistics import Statistics
+from .results.statistics import Statistics, check_statistics
 from .results.streamers import forward, report_failure
 from .results.timers import Timers
 from .sampling import noise
@@ -351,6 +351,7 @@ class Generator(Parts):
         return [row for row in rows for _ in range(num_samples)]
 
     def _timers(self, statistics: Statistics) -> Timers:
+        check_statistics(statistics)
         statistics.append_run(is_bit_exact(self.decoder))
         return Timers(statistics)
 

@@ -10,7 +10,7 @@ import torch
 from .chat import chat_ids, is_chat
 from .history import History
 from .protocols import DecoderShape
-from .validation import is_whole
+from .validation import check_unicode, is_whole
 
 
 def as_rows(
@@ -89,8 +89,8 @@ def _rows(prompts: Any, tokenizer: Any) -> list[list[int]]:
         return [chat_ids(prompts, tokenizer)]
     if not isinstance(prompts, Sequence) or isinstance(prompts, bytes):
         raise TypeError(
-            "'prompts' must be ids, lists of ids, an integer array, or what a tokenizer returns: "
-            f"got {type(prompts).__name__}"
+            "'prompts' must be a text, a chat, ids, a list of these, an integer array, or what a tokenizer "
+            f"returns: got {type(prompts).__name__}"
         )
     if prompts and all(is_whole(item) for item in prompts):
         return [[int(item) for item in prompts]]
@@ -98,6 +98,8 @@ def _rows(prompts: Any, tokenizer: Any) -> list[list[int]]:
 
 
 def _row(prompt: Any, tokenizer: Any) -> list[int]:
+    if prompt is None:
+        return []
     if isinstance(prompt, str):
         if tokenizer is None:
             raise TypeError(
@@ -123,10 +125,11 @@ def _row(prompt: Any, tokenizer: Any) -> list[int]:
             return rows[0]
     elif isinstance(prompt, Sequence) and all(is_whole(item) for item in prompt):
         return [int(item) for item in prompt]
-    raise TypeError(f"a prompt must be a list of ids: got {prompt!r:.80}")
+    raise TypeError(f"a prompt must be a list of ids, a text or a chat: got {prompt!r:.80}")
 
 
 def _encoded(text: str, tokenizer: Any) -> list[int]:
+    check_unicode(text)
     ids = list(tokenizer(text)["input_ids"])
     # A tokenizer need only decode and encode.
     begin = getattr(tokenizer, "bos_token_id", None)

@@ -109,6 +109,19 @@ def counts(value: Any) -> Tensor:
     return torch.tensor([int(number) for number in found])
 
 
+def check_unicode(text: str) -> None:
+    """
+    Check that UTF-8 can write *text*, which is what tokenizers read.
+
+    Raises:
+        ValueError: It has half of a surrogate pair.
+    """
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        raise ValueError(f"a text must be writable in UTF-8: got {text!r:.80} ({error.reason})") from error
+
+
 def token_ids(name: str, value: Any) -> tuple[int, ...]:
     """One token id or several as a tuple; *name* is the parameter's, for the error message."""
     ids = as_several(value)

@@ -36,6 +36,8 @@ def compile_to_folder(options: argparse.Namespace) -> int:
     }
     # Before minutes of compiling.
     checked_folder(options.output)
+    if not options.quiet:
+        print(f"compiling {options.model} for target {target.name!r}", file=sys.stderr)
     decoder = compile_decoder(options.model, **arguments)
     decoder.save(options.output)
     if decoder.ranks is None or decoder.ranks.rank == 0:

@@ -260,9 +260,19 @@ def index_of(ids: tuple[int, ...], logits: Tensor, index: Tensor) -> Tensor:
         ValueError: An id is outside the vocabulary.
     """
     batch, width, vocab = logits.shape
-    if max(ids) >= vocab:
-        raise ValueError(f"token ids must be < {vocab}, the size of the vocabulary: got {max(ids)}")
+    check_ids(max(ids), vocab)
     return index.to(logits.device).expand(batch, width, -1)
+
+
+def check_ids(largest: int, vocab: int) -> None:
+    """
+    Check the *largest* of a processor's token ids against the number of logits.
+
+    Raises:
+        ValueError: It is outside the vocabulary.
+    """
+    if largest >= vocab:
+        raise ValueError(f"token ids must be < {vocab}, the size of the vocabulary: got {largest}")
 
 
 def _converted(value: Any, kind: type, scalar: Callable[[Any], Any], dtype: torch.dtype) -> Any:

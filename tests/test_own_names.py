@@ -89,7 +89,7 @@ FOREIGN = {
     "neuron_backend/lint/graph_rules.py": {"overloadpacket", "tags"},
     "neuron_backend/lowering/export.py": {"__name__", "overloadpacket", "tags"},
     "neuron_backend/lowering/narrow_integers.py": {"_schema"},
-    "neuron_backend/tensor_parallel/process_group.py": {"_timeout"},
+    "neuron_backend/tensor_parallel/process_group.py": {"_timeout", "options"},
     "neuron_backend/parity/drift.py": {"tolist"},
     "neuron_backend/targets/neuron/detect.py": {
         "ModelBuilder",
@@ -102,7 +102,6 @@ FOREIGN = {
     "neuron_backend/models/fused_projections.py": {"namespace"},
     "neuron_backend/targets/neuron/native_target.py": {"get_fallback_ops"},
     "neuron_backend/targets/device_tensors.py": {"device"},
-    "neuron_backend/targets/neuron/traced_target.py": {"__version__"},
     # Python's own
     "benchmarks/measuring/machine.py": {"sched_getaffinity"},  # not on every system
     # The name of a function, or of whatever else can be called.

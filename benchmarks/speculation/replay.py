@@ -135,8 +135,10 @@ def replay(
     plain = SpeculationStep(0, (0,), (0,), 0.0, min(forward_seconds.items())[1], other_seconds)
     while position < len(drafts):
         step = plain
-        if not _pauses(length, drafts[position]):
-            step = _asked(length, drafts[position], forward_seconds, other_seconds)
+        # The last token is the target's own.
+        room = len(drafts) - position - 1
+        if room and not _pauses(length, drafts[position]):
+            step = _asked(length, drafts[position], room, forward_seconds, other_seconds)
             if not isinstance(length, int):
                 length.learn(step)
         steps.append(step)
@@ -157,15 +159,21 @@ def _pauses(length: int | DraftLength, draft: RecordedDraft) -> bool:
 def _asked(
     length: int | DraftLength,
     draft: RecordedDraft,
+    room: int,
     forward_seconds: Mapping[int, float],
     other_seconds: float,
 ) -> SpeculationStep:
-    """A step in which the drafter is asked for evidence if *length* weighs it, and for the draft chosen."""
+    """
+    A step in which the drafter is asked for evidence if *length* weighs it, and for the draft chosen.
+
+    At most *room* tokens are drafted.
+    """
     evidence = (cast(int, draft.evidence),) if _weighs(length, draft) else None
     if isinstance(length, int):
         allowed = length
     else:
         allowed = length(1) if evidence is None else cast(WeighsEvidence, length).weigh(evidence)[0]
+    allowed = min(allowed, room)
     drafting = (draft.seconds if allowed else 0.0) + (0.0 if evidence is None else draft.evidence_seconds)
     drafted, accepted = min(allowed, draft.drafted), min(allowed, draft.agreed)
     return SpeculationStep(

@@ -91,10 +91,10 @@ def recorder(request: Logprobs, pipeline: SamplingPipeline, vocab_size: int) -> 
         raise TypeError(f"'logprobs' must be a request, such as Logprobs(top=5): got {request!r}")
     if request.top > vocab_size:
         raise ValueError(f"'top' must be <= {vocab_size}, the vocabulary: got {request.top}")
-    return LogprobRecorder(pipeline, _stages_until(request.stage, pipeline.stages), request.top)
+    return LogprobRecorder(pipeline, stages_until(request.stage, pipeline.stages), request.top)
 
 
-def _stages_until(stage: str | int, chain: Sequence[object]) -> int:
+def stages_until(stage: str | int, chain: Sequence[object]) -> int:
     """How many stages of *chain* have run at *stage*."""
     if stage == "raw":
         return 0

@@ -395,3 +395,14 @@ def _both(one: bool | None, other: bool | None) -> bool | None:
 def _added(some: Sequence[int], others: Sequence[int]) -> list[int]:
     """Element by element; the shorter is padded with zeros."""
     return [a + b for a, b in itertools.zip_longest(some, others, fillvalue=0)]
+
+
+def check_statistics(statistics: object) -> None:
+    """
+    Check what a run is to be counted in.
+
+    Raises:
+        TypeError: *statistics* are none.
+    """
+    if not isinstance(statistics, Statistics):
+        raise TypeError(f"'statistics' must be Statistics(): got {statistics!r:.80}")

@@ -29,6 +29,9 @@ from .scratch import Workspace
 from .short_cuts import Pointwise
 from .stages import Left, Stage, check_shape, dense, run
 
+_LONGEST_NAME = 200
+"""Characters of a stage in a finish."""
+
 _LARGEST = 1e15
 """Bound below which several stages, each scaling by at most a million, do not overflow."""
 
@@ -261,8 +264,13 @@ class SamplingPipeline:
             logits = stage(logits, history)
             if not _has_possible_token(logits[row, column]):
                 why = ", which gave NaN" if logits[row, column].isnan().any() else ""
-                return Finish(NO_TOKEN_LEFT, f"{stage!r}{why}")
-        return Finish(NO_TOKEN_LEFT, repr(self.sampler))
+                return Finish(NO_TOKEN_LEFT, f"{_shortened(repr(stage))}{why}")
+        return Finish(NO_TOKEN_LEFT, _shortened(repr(self.sampler)))
+
+
+def _shortened(text: str) -> str:
+    """*text* without its end if it is long, such as that of a stage with many ids."""
+    return text if len(text) <= _LONGEST_NAME else f"{text[:_LONGEST_NAME]}..."
 
 
 def _only(ids: Tensor, rows: Sequence[int]) -> Tensor:

@@ -125,9 +125,9 @@ def codes_of(condition: StopCondition, scores: Scores, history: History) -> Tens
             f"a stop condition must give a tensor of codes, {list(history.length.shape)}: got {codes!r} from "
             f"{condition!r}"
         )
-    found, count = codes.numpy(force=True), len(condition.finishes)
-    # Usually none holds.
-    if found.any() and not ((found >= 0) & (found <= count)).all():
+    found = codes.numpy(force=True)
+    # Usually none holds, and conditions make their finishes anew.
+    if found.any() and not ((found >= 0) & (found <= (count := len(condition.finishes)))).all():
         raise ValueError(
             f"a stop condition must give codes 0 to {count}, one for each of its finishes: got "
             f"{found.tolist()} from {condition!r}"
@@ -225,7 +225,12 @@ class AllOf(Stop):
     def __call__(self, scores: Scores, history: History) -> Tensor:
         """Codes ``[batch, width]``."""
         a, b = codes_of(self.first, scores, history), codes_of(self.second, scores, history)
-        return torch.where((a > 0) & (b > 0), (a - 1) * len(self.second.finishes) + b, 0)
+        both = (a > 0) & (b > 0)
+        return (
+            torch.where(both, (a - 1) * len(self.second.finishes) + b, 0)
+            if both.any()
+            else torch.zeros_like(a)
+        )
 
     def by_token(self) -> TokenCode | None:
         """The code of one token, if both have this short cut."""

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 import torch
 
 from ..generator import Generator
+from ..validation import is_iterable
 
 _EXTENSION, _ITSELF = 10.0, 1.0
 """Added to the logits of tokens that extend the last one, itself included, and to its own."""
@@ -35,8 +36,12 @@ def heal_last_tokens(generator: Generator, texts: Sequence[str]) -> list[list[in
         Ids of each prompt, as the generator takes them.
 
     Raises:
+        TypeError: *texts* are not several texts.
+
         ValueError: The generator has no tokenizer, or a prompt that it refuses.
     """
+    if isinstance(texts, str) or not is_iterable(texts) or not all(isinstance(one, str) for one in texts):
+        raise TypeError(f"'texts' must be several texts: got {texts!r:.80}")
     tokenizer = generator.tokenizer
     if tokenizer is None:
         raise ValueError("'generator' must have a tokenizer: got None")

@@ -5,6 +5,7 @@ from typing import Any, TypeAlias, cast
 
 import attrs
 
+from ..engine.logprob_recorder import stages_until
 from ..engine.parts import prompt_rows
 from ..generator import Generator
 from ..protocols import Processor
@@ -121,7 +122,8 @@ class TokenHealing:
         """
         healed, remainders, generator = self._begin(prompts, num_samples)
         ids = [prompt.ids for prompt in healed]
-        result = generator(ids, random_streams, logprobs=logprobs, num_samples=num_samples)
+        asked = self._of_chain(logprobs, generator)
+        result = generator(ids, random_streams, logprobs=asked, num_samples=num_samples)
         texts = cast("list[str]", result.text)
         cut = [remainder.push(text) for text, remainder in zip(texts, remainders, strict=True)]
         return attrs.evolve(result, text=cut)
@@ -135,7 +137,8 @@ class TokenHealing:
     ) -> EventStream:
         """Generate event by event; arguments as in a call, else as the generator's ``stream``."""
         healed, remainders, generator = self._begin(prompts, num_samples)
-        events = generator.stream([prompt.ids for prompt in healed], random_streams, logprobs, num_samples)
+        asked = self._of_chain(logprobs, generator)
+        events = generator.stream([prompt.ids for prompt in healed], random_streams, asked, num_samples)
         return _without_prompts(events, remainders)
 
     @tokenizers_unchanged()
@@ -153,6 +156,14 @@ class TokenHealing:
         texts = ["" if given.echo_prompt else self._text(row) for row in rows]
         remainders = [_Remainder(text) for text in texts for _ in range(num_samples)]
         return healed, remainders, attrs.evolve(given, processors=self._chain(removed), echo_prompt=True)
+
+    def _of_chain(self, logprobs: Logprobs | None, generator: Generator) -> Logprobs | None:
+        """*logprobs* of a stage of the given chain, before which *generator* may have a constraint."""
+        given = self.generator.processors
+        if not isinstance(logprobs, Logprobs) or logprobs.stage in ("raw", "processed"):
+            return logprobs
+        place = stages_until(logprobs.stage, self.generator.pipeline.stages) - 1
+        return attrs.evolve(logprobs, stage=place + (generator.processors is not given))
 
     def _chain(self, removed: list[bytes]) -> Processor | None:
         chain = self.generator.processors

@@ -52,7 +52,8 @@ def _spelling(tokenizer: Any) -> _Spelling | None:
         return None
     special = frozenset(special_ids(tokenizer))
     if is_byte_level(tokenizer):
-        return _Spelling(_by_bytes, frozenset(_added(tokenizer)), special)
+        # Added tokens are decoded from the byte alphabet too, unless a character is not of it.
+        return _Spelling(_by_bytes, frozenset(), special)
     # Spaces of added tokens are spelled as others'.
     is_sentence_piece = any("▁" in name for name in tokenizer.get_vocab())
     return _Spelling(_by_sentence_piece, frozenset(), special) if is_sentence_piece else None

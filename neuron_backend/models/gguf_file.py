@@ -79,6 +79,11 @@ def load_gguf_model(path: str | PathLike[str], dtype: torch.dtype | None) -> "Pr
 
     file = _absolute(path)
     header = read_header(file)
+    if header.least_size > file.stat().st_size:
+        raise ValueError(
+            f"a GGUF file must be whole: got {file} of {file.stat().st_size} bytes, whose header describes "
+            f"{header.least_size}"
+        )
     # With its report, which transformers' annotations leave out.
     loaded: Any
     try:

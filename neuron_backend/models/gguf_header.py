@@ -21,6 +21,31 @@ MAGIC = b"GGUF"
 _NUMBERS = {0: "B", 1: "b", 2: "H", 3: "h", 4: "I", 5: "i", 6: "f", 7: "?", 10: "Q", 11: "q", 12: "d"}
 """Formats of :mod:`struct` by the type of a value."""
 
+_BLOCKS = {
+    0: (1, 4),
+    1: (1, 2),
+    2: (32, 18),
+    3: (32, 20),
+    6: (32, 22),
+    7: (32, 24),
+    8: (32, 34),
+    10: (256, 84),
+    11: (256, 110),
+    12: (256, 144),
+    13: (256, 176),
+    14: (256, 210),
+    15: (256, 292),
+    30: (1, 2),
+}
+"""
+Numbers and bytes of a block by the type of a tensor, as in ggml-common.h.
+
+F32, F16, Q4_0 to Q8_0, Q2_K to Q8_K and BF16.
+"""
+
+_ALIGNMENT = 32
+"""Of the tensors, unless the settings say another."""
+
 _EMBEDDINGS = "token_embd.weight"
 
 _TEXT, _ARRAY = 8, 9
@@ -42,6 +67,9 @@ class GgufHeader:
 
     count: int = 0
     """Numbers in all tensors."""
+
+    least_size: int = 0
+    """Bytes up to the end of the last tensor; up to its beginning if its type is not known here."""
 
     vocab_size: int | None = None
     """Rows of the embeddings; None without them."""
@@ -85,7 +113,7 @@ def _header(cursor: "_Cursor") -> GgufHeader:
     for _ in range(entries):
         key = cursor.text()
         settings[key] = cursor.value(cursor.number("I"))
-    types, vectors, count, vocab_size = {}, set[str](), 0, None
+    types, vectors, count, vocab_size, end = {}, set[str](), 0, None, 0
     for _ in range(tensors):
         name = cursor.text()
         dimensions = cursor.number("I")
@@ -93,12 +121,14 @@ def _header(cursor: "_Cursor") -> GgufHeader:
         shape = cursor.numbers("Q", dimensions)
         count += math.prod(shape)
         types[name] = cursor.number("I")
-        cursor.number("Q")  # Where it begins.
+        numbers, size = _BLOCKS.get(types[name], (1, 0))
+        end = max(end, cursor.number("Q") + math.prod(shape) // numbers * size)
         if dimensions == 1:
             vectors.add(name)
         if name == _EMBEDDINGS and shape:
             vocab_size = shape[-1]
-    return GgufHeader(settings, types, frozenset(vectors), count, vocab_size)
+    begin = -cursor.at % settings.get("general.alignment", _ALIGNMENT) + cursor.at
+    return GgufHeader(settings, types, frozenset(vectors), count, begin + end, vocab_size)
 
 
 @attrs.define
@@ -106,7 +136,8 @@ class _Cursor:
     """A place in a file's content, behind what was read."""
 
     _content: mmap
-    _at: int = attrs.field(default=0, init=False)
+    at: int = attrs.field(default=0, init=False)
+    """In bytes."""
 
     def number(self, kind: str) -> Any:
         """The next number, of a format of :mod:`struct`."""
@@ -115,15 +146,15 @@ class _Cursor:
     def numbers(self, kind: str, count: int) -> tuple[Any, ...]:
         """The next *count* numbers."""
         form = f"<{count}{kind}"
-        found = struct.unpack_from(form, self._content, self._at)
-        self._at += struct.calcsize(form)
+        found = struct.unpack_from(form, self._content, self.at)
+        self.at += struct.calcsize(form)
         return found
 
     def text(self) -> str:
         """The next string."""
         size = self.number("Q")
-        (found,) = struct.unpack_from(f"{size}s", self._content, self._at)
-        self._at += size
+        (found,) = struct.unpack_from(f"{size}s", self._content, self.at)
+        self.at += size
         return bytes(found).decode(errors="replace")
 
     def value(self, kind: int) -> Any:

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from ...decoding.history import History
 from ..chain import Composable
-from ..parameter import as_token_ids, as_token_sequences, at_least_one
+from ..parameter import as_token_ids, as_token_sequences, at_least_one, check_ids
 from .masking import keep_only_in
 
 
@@ -64,6 +64,7 @@ class AllowedSequences(Composable):
     """End-of-sequence token ids, ascending. May be given as a single id."""
 
     _root: _Node = attrs.field(init=False, repr=False)
+    _largest: int = attrs.field(init=False, repr=False)
 
     def __attrs_post_init__(self) -> None:
         """Build the trie."""
@@ -74,6 +75,7 @@ class AllowedSequences(Composable):
                 node = node.children.setdefault(token, _Node())
             node.is_end = True
         object.__setattr__(self, "_root", root)
+        object.__setattr__(self, "_largest", max(self.eos + tuple(map(max, filter(None, self.sequences)))))
 
     def __reduce__(self) -> tuple[Any, ...]:
         # A long sequence is a deep trie.
@@ -81,7 +83,8 @@ class AllowedSequences(Composable):
 
     def __call__(self, logits: Tensor, history: History) -> Tensor:
         """Mask all other tokens of ``[batch, width, vocab]`` logits, which are not modified."""
-        batch, width, _ = logits.shape
+        batch, width, vocab = logits.shape
+        check_ids(self._largest, vocab)
         prompt = history.prompt.tolist()
         return keep_only_in(
             logits,

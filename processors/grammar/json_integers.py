@@ -2,6 +2,9 @@
 
 from collections.abc import Iterator, Mapping
 from typing import Any
+from urllib.parse import unquote
+
+from .json_names import mappings_of
 
 _MOST = 2**63
 """From this magnitude on llguidance is wrong: 2^63 is written as a float, and -2^63 ends the process."""
@@ -36,7 +39,7 @@ def check_integers(schema: Any) -> None:
             integer next to an exclusive bound.
     """
     try:
-        found = next(_rounded_in_schema(schema, "#"), None)
+        found = next(_rounded_in_all(schema), None)
     except RecursionError:
         raise ValueError("'schema' must not be nested more deeply than Python recurses") from None
     if found is not None:
@@ -45,6 +48,34 @@ def check_integers(schema: Any) -> None:
             "'schema' must have integers that float64 holds exactly, below 2**63 in magnitude, others are "
             f"rounded: got {value} at {path!r}"
         )
+
+
+def _rounded_in_all(schema: Any) -> Iterator[tuple[str, int]]:
+    yield from _rounded_in_schema(schema, "#")
+    # A reference makes a schema of what it leads to, be it an annotation or a table of names.
+    for pointer in sorted(set(_pointers(schema))):
+        yield from _rounded_in_schema(_at(schema, pointer), f"#{pointer}")
+
+
+def _pointers(schema: Any) -> Iterator[str]:
+    """The JSON pointers of the references in *schema*, to it or to what has an address of its own."""
+    for part in mappings_of(schema):
+        reference = part.get("$ref")
+        if isinstance(reference, str):
+            yield unquote(reference.partition("#")[2])
+
+
+def _at(schema: Any, pointer: str) -> Any:
+    """What *pointer* leads to in *schema*; None if there is nothing."""
+    for name in pointer.split("/")[1:]:
+        key = name.replace("~1", "/").replace("~0", "~")
+        if isinstance(schema, Mapping):
+            schema = schema.get(key)
+        elif isinstance(schema, list | tuple) and key.isdecimal() and int(key) < len(schema):
+            schema = schema[int(key)]
+        else:
+            return None
+    return schema
 
 
 def _rounded_in_schema(schema: Any, path: str) -> Iterator[tuple[str, int]]:

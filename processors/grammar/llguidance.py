@@ -10,17 +10,37 @@ import json
 import warnings
 import weakref
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import cached_property
 from typing import Any, NoReturn
 
 import attrs
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from ..parameter import as_token_ids
+from .deep_stack import with_deep_stack
 from .json_integers import check_integers
+from .json_names import names_are_spelled_once
 from .matcher import Language, Matcher
 from .shared_start import SharedStart
+
+_LARGEST = 2**20
+"""Characters of a grammar in the engine's form."""
+
+_STACK_PER_CHARACTER = 1024
+"""
+Bytes. The engine follows references and rules by recursion, and ends the process where the stack ends.
+
+Chains of the shortest references in JSON take 280 bytes a character, of the shortest rules in Lark 300.
+"""
+
+_UNFORCED = '%llguidance {"no_forcing": true}'
+"""Where one text must follow, any tokens that spell it; without it those of the tokenizer alone."""
+
+_WRITTEN_ONCE = {"json_allow_general_unicode_escapes": False, "json_allowed_escapes": '\\"nrtbf'}
+"""Each character of a string has one spelling, but control characters without a letter have none."""
 
 
 def json_schema(
@@ -30,14 +50,18 @@ def json_schema(
     eos: int | Iterable[int] | None = None,
     whitespace: bool | None = None,
 ) -> Language:
-    """
+    r"""
     The language of JSON texts that match *schema*, for :class:`~decodekit.processors.Grammar`.
 
     Args:
-        schema: A JSON schema as a mapping or text. Keywords unknown to the engine are refused. ``{}``
-            allows any JSON. Integers that it compares with must be exact as float64, as all from -2^53 to
-            2^53 are, and below 2^63 in magnitude; exclusive bounds below 2^53. Its ``"x-guidance"`` may hold
-            options of llguidance; with ``"lenient"``, a warning names the keywords that it leaves out.
+        schema: A JSON schema as a mapping or text. Keywords of JSON Schema that the engine does not
+            implement are refused; words that are no keywords are ignored, as JSON Schema says. ``{}``
+            allows any JSON. Where an object may have names beside those that the schema gives, nothing is
+            written as ``\uXXXX``, by which a given name could be written as another, so that strings lack
+            control characters without a letter; such names may repeat. Integers that it compares with must
+            be exact as float64, as all from -2^53 to 2^53 are, and below 2^63 in magnitude; exclusive
+            bounds below 2^53. Its ``"x-guidance"`` may hold options of llguidance; with ``"lenient"``, a
+            warning names the keywords that it leaves out.
 
         tokenizer: A fast Hugging Face tokenizer, which must not change afterwards.
 
@@ -57,14 +81,14 @@ def json_schema(
     if not isinstance(schema, str | Mapping):
         _refuse("schema", "a JSON schema, a mapping or its text", schema)
     source = schema if isinstance(schema, str) else dict(schema)
-    check_integers(_parsed(schema) if isinstance(schema, str) else source)
+    parsed = _parsed(schema) if isinstance(schema, str) else source
+    check_integers(parsed)
     # The engine applies defaults, then the schema's own options, then overrides.
+    defaults = {"whitespace_flexible": True, **(_WRITTEN_ONCE if names_are_spelled_once(parsed) else {})}
     given = {} if whitespace is None else {"whitespace_flexible": whitespace, "whitespace_pattern": None}
 
     def in_engine_form(matcher: Any) -> Any:
-        return matcher.grammar_from_json_schema(
-            source, defaults={"whitespace_flexible": True}, overrides=given
-        )
+        return matcher.grammar_from_json_schema(source, defaults=defaults, overrides=given)
 
     return _language("json_schema", source, in_engine_form, tokenizer, eos)
 
@@ -147,6 +171,8 @@ def _language(
         grammar = in_engine_form(_engine().LLMatcher)
     except ValueError as error:
         raise ValueError(f"llguidance refuses the {kind} {source!r}: {error}") from error
+    if len(grammar) > _LARGEST:
+        raise ValueError(f"a {kind} must have at most {_LARGEST} characters: got {len(grammar)}")
     language = LLGuidance(kind, source, tokenizer, ends, grammar)
     for warning in language.warnings():
         warnings.warn(f"llguidance on the {kind} {source!r}: {warning}", UserWarning, stacklevel=3)
@@ -204,14 +230,28 @@ class LLGuidance:
         return SharedStart(self._compile)
 
     def _compile(self) -> Any:
-        # Level 0 is silent: errors are raised.
-        start = _engine().LLMatcher(_tables(self.tokenizer, self.eos), self.grammar, log_level=0)
-        if not start.is_error():
-            start.compute_bitmask()  # fails for an empty language
+        start = self._compiled(self.grammar)
         if start.is_error():
             error = _first_line(start.get_error())
             raise ValueError(f"llguidance refuses the {self.kind} {self.source!r}: {error}")
         return start
+
+    def _compiled(self, grammar: str) -> Any:
+        tables = _tables(self.tokenizer, self.eos)
+
+        def compile_it() -> Any:
+            # Level 0 is silent: errors are raised.
+            start = _engine().LLMatcher(tables, grammar, log_level=0)
+            if not start.is_error():
+                start.compute_bitmask()  # fails for an empty language
+            return start
+
+        return with_deep_stack(compile_it, _STACK_PER_CHARACTER * len(grammar))
+
+    @cached_property
+    def unforced(self) -> Any:
+        """A matcher of the same language at the start of a text whose masks have all tokens that it takes."""
+        return self._compiled(_without_forcing(self.grammar))
 
     def __reduce__(self) -> tuple[Any, ...]:
         # The engine's objects are rebuilt when unpickled.
@@ -223,7 +263,16 @@ class LLGuidance:
 
     def matcher(self) -> Matcher:
         """A matcher at the start of a text."""
-        return _GuidedMatcher(self._start, _tables(self.tokenizer, self.eos).vocab_size)
+        return _GuidedMatcher(self, self._start, _tables(self.tokenizer, self.eos).vocab_size)
+
+
+def _without_forcing(grammar: str) -> str:
+    """*grammar*, in the engine's form, with masks of all tokens that it takes."""
+    if not grammar.startswith("{"):
+        return f"{grammar}\n{_UNFORCED}"
+    (only,) = json.loads(grammar)["grammars"]
+    own = only["lark_grammar"] or f"start: %json {json.dumps(only['json_schema'])}"
+    return f"{own}\n{_UNFORCED}"
 
 
 @attrs.define(eq=False)
@@ -237,6 +286,7 @@ class _GuidedMatcher:
     unaffected.
     """
 
+    _language: LLGuidance
     _start: SharedStart
     _vocab_size: int
     _ids: list[int] = attrs.field(factory=list, init=False)
@@ -265,7 +315,26 @@ class _GuidedMatcher:
             return torch.zeros(self._vocab_size, dtype=torch.bool)
         self._has_mask = True
         unpacked = np.unpackbits(bits, count=self._vocab_size, bitorder="little")
+        if np.count_nonzero(unpacked) == 1 and not self._takes(int(unpacked.argmax())):
+            unpacked = self._without_forcing()
         return torch.from_numpy(unpacked).view(torch.bool)
+
+    def _takes(self, token: int) -> bool:
+        """
+        Whether the engine takes the only *token* of a mask.
+
+        Of a text that must follow, the mask has the tokenizer's own first token. Where the tokenizer changes
+        the text (a normalizer), or takes it for a special token, that token does not spell it.
+        """
+        if token in self._language.eos:
+            return bool(self._at.is_accepting())
+        return bool(self._at.validate_tokens([token]) == 1)
+
+    def _without_forcing(self) -> NDArray[np.uint8]:
+        matcher = self._language.unforced.deep_copy()
+        matcher.try_consume_tokens(self._ids)
+        bits = np.frombuffer(matcher.compute_bitmask(), dtype=np.uint8)
+        return np.unpackbits(bits, count=self._vocab_size, bitorder="little")
 
     def advance(self, ids: Sequence[int]) -> int:
         """See :class:`~decodekit.processors.grammar.matcher.Matcher`."""

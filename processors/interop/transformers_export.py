@@ -105,8 +105,14 @@ class _Bridge:
         return self.chain(scores[:, None], history)[:, 0]
 
     def _history(self, input_ids: Tensor) -> History:
+        if not input_ids.shape[1]:
+            # Of a prompt of embeddings; there is a column in any history.
+            input_ids = torch.nn.functional.pad(input_ids, (0, 1))
+            none = torch.zeros(len(input_ids), 1, dtype=torch.int64, device=input_ids.device)
+            return attrs.evolve(self._history(input_ids), length=none, prompt=none[:, 0])
         batch, columns = input_ids.shape
-        padding = self._padding(input_ids)
+        # A prompt of embeddings has a mask, but no ids.
+        padding = self._padding(input_ids).clamp(max=columns)
         # Rows begin in slot 0; slots beyond their length are not read.
         slots = torch.arange(columns, device=input_ids.device) + padding[:, None]
         ids = input_ids.gather(-1, slots.clamp(max=max(columns - 1, 0)))

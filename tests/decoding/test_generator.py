@@ -182,6 +182,12 @@ class TestStatistics:
 
 
 class TestStream:
+    def test_refuses_to_count_into_anything_else(self) -> None:
+        """The class too."""
+        for given in (5, Statistics):
+            with pytest.raises(TypeError, match=r"'statistics' must be Statistics\(\): got"):
+                counting().stream([1], statistics=given)
+
     def test_streams_count_into_statistics(self) -> None:
         """As the call does, event by event; those of several runs add up."""
         generator = counting(stop=MaxNewTokens(3))

@@ -60,18 +60,18 @@ def test_accepts(prompts: Any, expected: list[list[int]]) -> None:
             ValueError,
             r"the shape \[batch, length\] or \[length\]: got \[1, 1, 1\]",
         ),
-        ([1.5], TypeError, "a prompt must be a list of ids: got 1.5"),
-        ([True], TypeError, "a prompt must be a list of ids: got True"),
-        ([[1, None]], TypeError, r"a prompt must be a list of ids: got \[1, None\]"),
+        ([1.5], TypeError, "a prompt must be a list of ids, a text or a chat: got 1.5"),
+        ([True], TypeError, "a prompt must be a list of ids, a text or a chat: got True"),
+        ([[1, None]], TypeError, r"a prompt must be a list of ids, a text or a chat: got \[1, None\]"),
         (
             7,
             TypeError,
-            "'prompts' must be ids, lists of ids, an integer array, or what a tokenizer returns: got int",
+            "'prompts' must be a text, a chat, ids, a list of these, .* returns: got int",
         ),
         (
             None,
             TypeError,
-            "'prompts' must be ids, lists of ids, an integer array, or what a tokenizer returns: got No",
+            "'prompts' must be a text, a chat, ids, a list of these, .* returns: got None",
         ),
     ],
 )
@@ -219,6 +219,20 @@ class TestChats:
             ValueError, match=r"refuses the messages: .*without 'content': \{'role': 'tool'\}"
         ):
             as_rows([{"role": "tool"}], SHAPE, tokenizer)
+        parts = [{"role": "user", "content": [{"type": "text", "text": "abc"}]}]
+        tokenizer.chat_template = "{{ messages[0]['role'] + messages[0]['content'] }}"
+        with pytest.raises(ValueError, match=r"refuses the messages: .*whose 'content' is no text: \{'role'"):
+            as_rows(parts, SHAPE, tokenizer)
+
+    def test_half_of_a_character_is_refused(self, tokenizer: Any) -> None:
+        """In a text and in a message; tokenizers have no message of their own."""
+        for prompt in ("\ud800abc", [{"role": "user", "content": "\ud800"}]):
+            with pytest.raises(ValueError, match=r"a text must be writable in UTF-8: got .*\\ud800"):
+                as_rows(prompt, attrs.evolve(SHAPE, vocab_size=128, max_length=64), tokenizer)
+
+    def test_a_prompt_without_tokens_among_others(self) -> None:
+        """None and an empty list both begin with the start token."""
+        assert [[3], [1], [3]] == as_rows([None, [1], []], SHAPE, start=3)
 
 
 def test_too_many_prompts_name_the_option() -> None:

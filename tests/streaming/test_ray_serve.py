@@ -242,7 +242,7 @@ class TestHTTP:
                 "'stage' must be 'raw', 'processed'",
                 id="stage",
             ),
-            pytest.param({"prompt": None}, "'prompts' must be ids, lists of ids", id="null"),
+            pytest.param({"prompt": None}, "'prompts' must be a text, a chat, ids", id="null"),
             pytest.param({"prompt": {}}, "a mapping as prompt must have 'input_ids'", id="object"),
             pytest.param({"prompt": []}, "'prompts' must be 1 or more: got 0", id="none"),
             pytest.param({"prompt": [[]]}, "prompt 0 must have 1 to 64 tokens", id="empty"),

@@ -87,7 +87,8 @@ class BestBeams:
         """Whether no beam can become better than what has ended, or none is to be waited for."""
         if len(self._ended) < self.num_beams:
             return False
-        if self.early_stopping is True:
+        # One beam is greedy decoding.
+        if self.early_stopping is True or self.num_beams == 1:
             return True
         longest = self.early_stopping == "never" and self.length_penalty > 0
         possible = self._score(best.total, self.stop.most if longest else best.length)

@@ -21,7 +21,7 @@ from ...prompts import as_rows, first_history
 from ...protocols import Decoder, Processor, StopCondition
 from ...results.events import Event, EventStream
 from ...results.row_text import RowText
-from ...results.statistics import Statistics
+from ...results.statistics import Statistics, check_statistics
 from ...results.timers import Timers
 from ...sampling import noise
 from ...sampling.greedy import Greedy
@@ -171,10 +171,14 @@ class BeamStrategy(abc.ABC):
         return self._events(rows, self._streams(rows, random_streams, self._run_seed()), timers)
 
     def _rows(self, prompts: Any) -> list[list[int]]:
+        if self.tokenizer is not None:
+            # Refused before the search.
+            Detokenizer(self.tokenizer, self.skip_special_tokens)
         start = start_token(self.start_of_sequence, self.tokenizer)
         return as_rows(prompts, self.decoder.shape, self.tokenizer, any_number=True, start=start)
 
     def _timers(self, statistics: Statistics) -> Timers:
+        check_statistics(statistics)
         statistics.append_run(is_bit_exact(self.decoder))
         return Timers(statistics)
 

@@ -69,7 +69,7 @@ def test_without_one_prompts_have_tokens() -> None:
     """As before, by what and where."""
     with pytest.raises(ValueError, match="prompt 1 must have 1 to 16 tokens"):
         counting()([[1], []])
-    with pytest.raises(TypeError, match="'prompts' must be ids"):
+    with pytest.raises(TypeError, match="'prompts' must be a text, a chat, ids"):
         counting()(None)
     with pytest.raises(ValueError, match="'prompts' must be 1 or more"):
         counting(start_of_sequence=5)([])

@@ -305,13 +305,13 @@ class TestCounts:
         """A draft that is always wrong: every position was drafted, only the first was reached."""
         target = ScriptedDecoder(COUNT_UP, line=last_token)
         wrong = DraftModel(ScriptedDecoder(COUNT_UP.roll(1, dims=1), line=last_token))
-        generator = SpeculativeGenerator(target, wrong, num_draft_tokens=4, stop=MaxNewTokens(6))
+        generator = SpeculativeGenerator(target, wrong, num_draft_tokens=4, stop=EndOfSequence(6))
         statistics = generator([1]).statistics
 
-        assert [5] * 4 == statistics.drafted
+        assert [4] * 4 == statistics.drafted
         assert [0] * 4 == statistics.accepted
-        assert [5, 0, 0, 0] == statistics.reached
-        assert 5 * 5 - 5 == statistics.wasted_columns
+        assert [4, 0, 0, 0] == statistics.reached
+        assert 4 * 5 - 4 == statistics.wasted_columns
 
 
 class TestInterval:

@@ -94,6 +94,12 @@ class TestHealLastTokens:
         assert space_w == with_bos("much w")["input_ids"][-1]
         assert [*with_bos("much w")["input_ids"][:-1], longer] == ids
 
+    @pytest.mark.parametrize("texts", ["http", [5], None, ["a", None]])
+    def test_refuses_what_are_no_texts(self, texts: Any) -> None:
+        """A single text too: it would be healed letter by letter."""
+        with pytest.raises(TypeError, match="'texts' must be several texts: got"):
+            heal_last_tokens(generator(), texts)
+
     def test_a_prompt_of_one_token_is_chosen_anew_at_the_beginning(self) -> None:
         """After the beginning of sequence, which stays; without one the prompt stays."""
         with_bos = tokenizer("bytes-bos")

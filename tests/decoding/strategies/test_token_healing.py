@@ -6,7 +6,7 @@ import pytest
 import torch
 from hypothesis import given, settings, strategies as st
 
-from decodekit.decoding import Generator, MaxNewTokens, Sample, StopStrings
+from decodekit.decoding import Generator, Logprobs, MaxNewTokens, Sample, StopStrings
 from decodekit.decoding.strategies.token_healing import HealedPrompt, TokenHealing, heal_prompt
 from decodekit.decoding.text.piece_index import PieceIndex
 from decodekit.processors import ForcedPrefix, Temperature, TopK
@@ -214,3 +214,26 @@ class TestTokenHealing:
             TokenHealing(generator, anything)
         with pytest.raises(ValueError, match="'most' must be None or a whole number >= 1: got 0"):
             TokenHealing(generator, ForcedPrefix, most=0)
+
+
+@pytest.mark.parametrize("text", ["The quick bro", "The quick brown "])
+@pytest.mark.parametrize("streamed", [False, True])
+def test_a_stage_by_number_is_one_of_the_generators_chain(text: str, streamed: bool) -> None:
+    """Whether or not the constraint comes before it."""
+    known = tokenizer("bytes")
+    chain = Temperature(0.3) | TopK(5)
+    generator = Generator(scripted(known), processors=chain, tokenizer=known, stop=MaxNewTokens(4))
+    healing = TokenHealing(generator, ForcedPrefix)
+
+    def found(stage: str | int) -> list[list[Any]]:
+        asked = Logprobs(stage=stage)
+        if not streamed:
+            return [[one.logprob for one in row] for row in healing(text, logprobs=asked).logprobs]
+        events = list(healing.stream(text, logprobs=asked))
+        return [[one.logprob for event in events for one in event.logprobs]]
+
+    assert found(0) == found("Temperature") != found(1) == found("TopK")
+    with pytest.raises(ValueError, match="'stage' must be"):
+        found(2)
+    with pytest.raises(ValueError, match="'stage' must be"):
+        found("ForcedPrefix")

@@ -30,6 +30,17 @@ class TestTokenBytes:
         assert not set(known.all_special_ids) & set(token_bytes(known))
         assert all(token_bytes(known).values())
 
+    @pytest.mark.parametrize("name", ["né", "Ġx", " lead", "日本", "plain"])
+    def test_an_added_token_is_spelled_as_it_is_decoded(self, name: str) -> None:
+        """By the byte alphabet, if all of its characters are of it."""
+        known = PreTrainedTokenizerFast(
+            tokenizer_object=Tokenizer.from_str(tokenizer("bytes").backend_tokenizer.to_str())
+        )
+        known.add_tokens([name])
+        token = known.convert_tokens_to_ids(name)
+
+        assert known.decode([token]) == token_bytes(known)[token].decode(errors="replace")
+
     def test_another_spelling_is_read_by_decoding(self) -> None:
         """WordPiece: a word comes after a space, and a part of one does not."""
         vocab = {"[UNK]": 0, "the": 1, "##ing": 2, "!": 3}

@@ -225,6 +225,20 @@ def test_a_part_of_a_model_is_refused(tmp_path: Path) -> None:
         compile_decoder(path, max_length=32, batch_size=1, widths=(1,), target="eager")
 
 
+def test_a_file_that_was_not_fetched_to_the_end_is_refused(tmp_path: Path) -> None:
+    """Its header describes more than there is."""
+    path = write_gguf(tmp_path / "tiny.gguf", made("llama"), "llama")
+    content = path.read_bytes()
+    path.write_bytes(content[:-1])
+
+    with pytest.raises(
+        ValueError,
+        match=rf"must be whole: got .*tiny\.gguf of {len(content) - 1} bytes, whose header describes "
+        rf"{len(content)}",
+    ):
+        compile_decoder(path, max_length=32, batch_size=1, widths=(1,), target="eager")
+
+
 def test_other_architectures_are_refused(tmp_path: Path) -> None:
     """By transformers, which says which."""
     import gguf

@@ -10,6 +10,8 @@ from typing import Any
 import llguidance
 import pytest
 import torch
+from tokenizers import Tokenizer, normalizers
+from transformers import PreTrainedTokenizerFast
 
 from decodekit.processors import Grammar, Language, json_schema, lark, regex
 
@@ -162,6 +164,27 @@ class TestJsonSchema:
             pytest.param({"enum": [-(10**400)]}, "#/enum/0", id="beyond-float64"),
             pytest.param({"anyOf": [{}, {"multipleOf": 2**53 + 1}]}, "#/anyOf/1/multipleOf", id="multiple"),
             pytest.param({"$defs": {"const": {"minItems": 2**64}}}, "#/$defs/const/minItems", id="length"),
+            # A reference to what is no schema elsewhere makes it one.
+            pytest.param(
+                {"$ref": "#/default", "default": {"type": "integer", "enum": [-1e19]}},
+                "#/default/enum/0",
+                id="default",
+            ),
+            pytest.param(
+                {"items": [{"$ref": "#/examples/0"}], "examples": [{"const": -(2**63)}]},
+                "#/examples/0/const",
+                id="example",
+            ),
+            pytest.param(
+                {"$ref": "#/$defs", "$defs": {"type": "integer", "enum": [-1e19]}},
+                "#/$defs/enum/0",
+                id="table",
+            ),
+            pytest.param(
+                {"$id": "http://a/", "$ref": "http://a/#/%64efault", "default": {"const": 2**53 + 1}},
+                "#/default/const",
+                id="address",
+            ),
         ],
     )
     def test_refuses_integers_that_the_engine_rounds(self, schema: Any, path: str) -> None:
@@ -177,6 +200,55 @@ class TestJsonSchema:
         schema = {"default": 2**60, "properties": {"const": {"examples": [2**60]}}}
 
         assert holds(json_schema(schema, tokenizer()), '{"const": 1}')
+
+    @pytest.mark.parametrize(
+        ("schema", "texts"),
+        [
+            ({"properties": {"a": {"type": "integer"}}}, {'{"a":1}': True, r'{"\u0061":"x"}': False}),
+            ({"properties": {"é": {"type": "integer"}}}, {'{"é":1}': True, r'{"\u00e9":"x"}': False}),
+            ({"properties": {"a": False}}, {'{"b":1}': True, r'{"\u0061":1}': False}),
+            (
+                {"patternProperties": {"^a": {"type": "integer"}}},
+                {'{"ab":1}': True, r'{"\u0061b":"x"}': False},
+            ),
+            # No other name is left.
+            (
+                {"properties": {"a": {"type": "string"}}, "additionalProperties": False},
+                {r'{"a":"\u0001"}': True, r'{"\u0061":1}': False},
+            ),
+            # A control character has no other spelling.
+            ({"properties": {"a": {"const": "\x01"}}, "required": ["a"]}, {r'{"a":"\u0001"}': True}),
+            ({"properties": {"a": {"const": '\n"'}}, "required": ["a"]}, {r'{"a":"\n\""}': True}),
+        ],
+    )
+    def test_no_name_is_spelled_as_another(self, schema: Any, texts: dict[str, bool]) -> None:
+        """With a value that is not its own."""
+        for source in (schema, json.dumps(schema)):
+            language = json_schema({"type": "object", **schema} if source is schema else source, tokenizer())
+
+            assert texts == {text: holds(language, text) for text in texts}
+
+    @pytest.mark.parametrize("link", ["items", "anyOf", "allOf", "$ref", "properties"])
+    def test_takes_long_chains_of_references(self, link: str) -> None:
+        """The engine follows them by recursion; on a usual stack it would end the process."""
+        chain: dict[str, Any] = {"a3000": {"type": "null"}}
+        for number in range(3000):
+            following: Any = {"$ref": f"#/$defs/a{number + 1}"}
+            chain[f"a{number}"] = {
+                "items": {"items": following},
+                "anyOf": {"anyOf": [following]},
+                "allOf": {"allOf": [following]},
+                "$ref": following,
+                "properties": {"properties": {"a": following}, "required": ["a"], "type": "object"},
+            }[link]
+        language = json_schema({"$ref": "#/$defs/a0", "$defs": chain}, tokenizer())
+
+        assert {"items": "[[", "properties": '{"'}.get(link, "n")[0] in pieces(language, "")
+
+    def test_refuses_a_schema_that_is_too_long(self) -> None:
+        """For a stack that is large enough."""
+        with pytest.raises(ValueError, match="a json_schema must have at most 1048576 characters: got 1048"):
+            json_schema({"const": "a" * 2**20}, tokenizer())
 
     def test_refuses_a_schema_that_holds_itself(self) -> None:
         """The engine would end the process."""
@@ -376,6 +448,67 @@ class TestMatcher:
                 assert expected == kept(processor, even, after(ids(text)))
 
         assert {0, *ids("ab")} == set(kept(processor, even, after(ids("a"))))
+
+
+class TestTokenizations:
+    """Where one text must follow, the engine wants the tokenizer's own tokens."""
+
+    @staticmethod
+    def text(language: Language, tokenizer: Any) -> str:
+        """The text that the masks lead to, by their last token; it has to end."""
+        matcher, ids = language.matcher(), []
+        for _ in range(40):
+            mask = matcher.mask().nonzero().flatten().tolist()
+            allowed = [token for token in mask if token not in language.eos]
+            for token in allowed:
+                assert matcher.advance([token]) == 1
+                matcher.rewind(1)
+            assert torch.equal(matcher.mask(), after_ids(language, ids).mask())
+            if not allowed:
+                break
+            ids.append(allowed[-1])
+            assert matcher.advance(ids[-1:]) == 1
+        assert matcher.finished()
+        return str(tokenizer.decode(ids))
+
+    @pytest.mark.parametrize("text", ["cafe\u0301", "\u212b", "<also>", "<end>", "né", "a né b", "plain"])
+    @pytest.mark.parametrize("kind", ["regex", "lark", "enum", "name"])
+    def test_are_taken_where_the_tokenizers_own_does_not_spell_the_text(self, kind: str, text: str) -> None:
+        """A normalizer changes it, or a part is a special or an added token."""
+        other = changing_tokenizer()
+        language = {
+            "regex": lambda: regex(re.escape(text), other),
+            "lark": lambda: lark(f'start: "{text}"', other),
+            "enum": lambda: json_schema({"enum": [text]}, other, whitespace=False),
+            "name": lambda: json_schema(
+                {"type": "object", "properties": {text: {"const": 1}}, "required": [text]}
+                | {"additionalProperties": False},
+                other,
+                whitespace=False,
+            ),
+        }[kind]()
+        expected = {"enum": json.dumps(text, ensure_ascii=False), "name": f'{{"{text}":1}}'}.get(kind, text)
+
+        assert expected == self.text(language, other)
+        assert expected == self.text(pickle.loads(pickle.dumps(language)), other)
+
+
+def after_ids(language: Language, ids: list[int]) -> Any:
+    """A matcher after *ids*, in one step."""
+    matcher = language.matcher()
+    assert matcher.advance(ids) == len(ids)
+    return matcher
+
+
+def changing_tokenizer() -> PreTrainedTokenizerFast:
+    """The test tokenizer with NFC, a further special token and an added one."""
+    backend = Tokenizer.from_str(tokenizer().backend_tokenizer.to_str())
+    backend.normalizer = normalizers.NFC()
+    changed = PreTrainedTokenizerFast(
+        tokenizer_object=backend, eos_token="<end>", additional_special_tokens=["<also>"]
+    )
+    changed.add_tokens(["né"])
+    return changed
 
 
 class TestTables:

@@ -18,11 +18,13 @@ from decodekit.decoding.sampling import noise
 from decodekit.neuron_backend import StaticDecoder
 from decodekit.processors import (
     XTC,
+    BadWords,
     FrequencyPenalty,
     MinNewTokens,
     NoRepeatNgram,
     RepetitionPenalty,
     Temperature,
+    ThinkingBudget,
     TopK,
     to_transformers,
 )
@@ -80,6 +82,31 @@ class TestInGenerate:
         torch.testing.assert_close(
             torch.stack(expected.scores), torch.stack(ours.scores), rtol=0.0, atol=1e-6
         )
+
+    def test_a_prompt_of_embeddings_has_no_ids(self, tiny_model: Models) -> None:
+        """The first call has none; a mask is that of the embeddings."""
+        model = tiny_model("llama")
+        ids, mask = padded(PROMPTS[:2])
+        embedded = model.get_input_embeddings()(ids)
+        chain = RepetitionPenalty(1.3) | NoRepeatNgram(2) | BadWords([[5, 6]]) | FrequencyPenalty(0.5)
+        chain |= ThinkingBudget(3, 7, 8)
+        options = {
+            "inputs_embeds": embedded,
+            "attention_mask": mask,
+            "max_new_tokens": 12,
+            "do_sample": False,
+        }
+
+        for known in ({}, {"attention_mask": mask}):
+            ours = model.generate(**options, logits_processor=[to_transformers(chain, **known)])
+            assert (2, 12) == tuple(ours.shape)
+        theirs = [
+            transformers.RepetitionPenaltyLogitsProcessor(1.3),
+            transformers.NoRepeatNGramLogitsProcessor(2),
+        ]
+        few = to_transformers(RepetitionPenalty(1.3) | NoRepeatNgram(2))
+        expected = model.generate(**options, logits_processor=theirs)
+        assert torch.equal(expected, model.generate(**options, logits_processor=[few]))
 
     def test_gives_what_the_generator_gives(self, tiny_model: Models) -> None:
         """Ragged rows, padded there and not here."""

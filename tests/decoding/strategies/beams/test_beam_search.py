@@ -21,6 +21,7 @@ from decodekit.decoding import (
     MaxLength,
     MaxNewTokens,
     MaxTime,
+    StochasticBeams,
     StopCondition,
     StopStrings,
     StopTokens,
@@ -96,12 +97,19 @@ class TestBestSequences:
             assert [ids for _, ids in expected] == result.ids
             assert [score for score, _ in expected] == pytest.approx(result.scores, abs=1e-5)
 
-    def test_of_one_beam_are_greedy(self) -> None:
-        """With its end, and one score a prompt."""
-        greedy = Generator(scripted(3), stop=STOP)(PROMPTS)
-        result = BeamSearch(scripted(3), beams=1, stop=STOP)(PROMPTS)
+    @pytest.mark.parametrize("early_stopping", [True, False, "never"])
+    @pytest.mark.parametrize("penalty", [-1.0, 0.0, 1.0, 2.0])
+    def test_of_one_beam_are_greedy(self, penalty: float, early_stopping: Any) -> None:
+        """With its end, and one score a prompt, however long others could become."""
+        search = {"beams": 1, "stop": STOP, "length_penalty": penalty, "early_stopping": early_stopping}
+        prompts = [[one, other] for one in range(VOCAB) for other in range(VOCAB)]
+        assert (
+            Generator(scripted(3), stop=STOP)(prompts).ids == BeamSearch(scripted(3), **search)(prompts).ids
+        )
 
-        assert greedy.ids == result.ids
+        greedy = Generator(scripted(3), stop=STOP)(PROMPTS)
+        result = BeamSearch(scripted(3), **search)(PROMPTS)
+
         assert greedy.finishes == result.finishes
         assert [0, 1, 2, 3, 4] == result.prompt_index
 
@@ -438,6 +446,18 @@ class TestEvents:
                 (result.ids[row], (result.text or [])[row], result.finishes[row])
                 for row in result.of_prompt(number)
             ]
+
+    @pytest.mark.parametrize("kind", [BeamSearch, StochasticBeams])
+    def test_what_cannot_decode_or_count_is_refused_before_the_search(self, kind: Any) -> None:
+        """As by a generator."""
+        decoder = scripted(8)
+        for make in (lambda search: search(PROMPTS), lambda search: list(search.stream(PROMPTS))):
+            with pytest.raises(TypeError, match="'tokenizer' must have a method decode: got 5"):
+                make(kind(decoder, beams=2, stop=STOP, tokenizer=5))
+        with pytest.raises(TypeError, match=r"'statistics' must be Statistics\(\): got 5"):
+            kind(decoder, beams=2, stop=STOP).stream(PROMPTS, statistics=5)
+
+        assert not decoder.forwards
 
     def test_are_not_streamed(self) -> None:
         """A streamer is refused with the reason."""
