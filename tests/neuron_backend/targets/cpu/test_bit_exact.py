@@ -5,9 +5,13 @@ import torch
 from transformers import (
     AutoModelForCausalLM,
     Gemma3TextConfig,
+    GPT2Config,
+    GPTNeoXConfig,
+    GptOssConfig,
     LlamaConfig,
     LlamaForCausalLM,
     Phi3Config,
+    Qwen3MoeConfig,
 )
 
 from decodekit.neuron_backend import compile_decoder
@@ -152,6 +156,36 @@ def test_of_a_config(config, dtype):
     torch.manual_seed(0)
     model = AutoModelForCausalLM.from_config(config).eval()
     decoder = compile_decoder(model, target="cpu", batch_size=2, max_length=128, widths=WIDTHS, dtype=dtype)
+
+    assert decoder.bit_exact
+    check(decoder)
+
+
+@pytest.mark.parametrize(
+    "config",
+    [
+        # Layer norms, of few numbers and of many.
+        GPT2Config(vocab_size=61, n_embd=40, n_layer=2, n_head=4, n_positions=128),
+        GPTNeoXConfig(**{**SMALL, "hidden_size": 768, "num_hidden_layers": 1}),
+        # Sums over a token's experts.
+        GptOssConfig(**SMALL, head_dim=16, num_local_experts=8, num_experts_per_tok=4),
+        Qwen3MoeConfig(
+            **SMALL,
+            head_dim=8,
+            num_experts=8,
+            num_experts_per_tok=5,
+            norm_topk_prob=True,
+            moe_intermediate_size=24,
+        ),
+    ],
+    ids=lambda config: config.model_type,
+)
+def test_of_a_row_alone(config):
+    """Of one row, a forward of one column sums a single row; Inductor writes such sums in another way."""
+    torch.manual_seed(0)
+    config.initializer_range = 0.2
+    model = AutoModelForCausalLM.from_config(config).eval()
+    decoder = compile_decoder(model, target="cpu", batch_size=1, max_length=128, widths=WIDTHS)
 
     assert decoder.bit_exact
     check(decoder)

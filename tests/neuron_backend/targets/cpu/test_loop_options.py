@@ -1,5 +1,8 @@
 """Inductor's loops round a column alike at every width, however wide its norms."""
 
+from pathlib import Path
+from typing import Any
+
 import pytest
 import torch
 from torch import Tensor, nn
@@ -16,6 +19,18 @@ class Norm(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         return x * torch.rsqrt(x.pow(2).mean(dim=-1, keepdim=True) + 1e-5)
+
+
+class Sums(nn.Module):
+    """A layer norm, and the shares of a token's experts."""
+
+    def forward(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        few = x[:, :5].exp()
+        return (
+            nn.functional.layer_norm(x, x.shape[1:]),
+            few.softmax(dim=-1),
+            few / few.sum(dim=-1, keepdim=True),
+        )
 
 
 @pytest.fixture
@@ -38,21 +53,35 @@ def test_a_sum_is_never_divided(inputs: int, chunk: int) -> None:
     assert (chunk, 2) == (options["cpp.min_chunk_size"], options["cpp.threads"])
 
 
+def compiled(module: nn.Module, rows: Tensor, folder: Path) -> Any:
+    """What *module* gives for *rows*, compiled for as many."""
+    exported = torch.export.export(module, (rows,))
+    with without_known_warnings():
+        path = aoti_compile_and_package(
+            exported,
+            package_path=str(folder / f"{len(rows)}.pt2"),
+            inductor_configs=loop_options(exported.graph_module),
+        )
+    return aoti_load_package(path)(rows)
+
+
 @pytest.mark.slow
 @needs_toolchain
 @pytest.mark.usefixtures("two_threads")
-def test_wide_norms(tmp_path) -> None:
+def test_wide_norms(tmp_path: Path) -> None:
     """With 12,288 numbers, the sums over five rows would be divided, and that over one would not."""
     x = torch.randn(5, 12_288, generator=torch.Generator().manual_seed(0))
 
-    def normed(rows: Tensor) -> Tensor:
-        exported = torch.export.export(Norm(), (rows,))
-        with without_known_warnings():
-            path = aoti_compile_and_package(
-                exported,
-                package_path=str(tmp_path / f"{len(rows)}.pt2"),
-                inductor_configs=loop_options(exported.graph_module),
-            )
-        return aoti_load_package(path)(rows)
+    assert torch.equal(compiled(Norm(), x, tmp_path)[:1], compiled(Norm(), x[:1].clone(), tmp_path))
 
-    assert torch.equal(normed(x)[:1], normed(x[:1].clone()))
+
+@pytest.mark.slow
+@needs_toolchain
+@pytest.mark.parametrize("numbers", [40, 768, 2048])
+def test_a_single_row_is_summed_as_one_of_several(numbers: int, tmp_path: Path) -> None:
+    """Variances, and sums of few numbers."""
+    x = torch.randn(5, numbers, generator=torch.Generator().manual_seed(0))
+    several, alone = compiled(Sums(), x, tmp_path), compiled(Sums(), x[:1].clone(), tmp_path)
+
+    for one, other in zip(several, alone, strict=True):
+        assert torch.equal(one[:1], other)
