@@ -54,19 +54,10 @@ def loop_options(*graphs: GraphModule) -> dict[str, Any]:
         # threads as there are when they run, and as many results as there were when they were compiled.
         "cpp.threads": torch.get_num_threads(),
         # A sum of few numbers, such as of a token's experts, is a loop. Inductor would write it out where
-        # there are several of them, which adds in another order.
+        # there are several of them, which adds in another order; and take another sum for their variances.
         "unroll_reductions_threshold": 1,
-        **_one_variance(),
+        "cpp.use_two_step_variance_threshold": 0,
     }
-
-
-def _one_variance() -> dict[str, Any]:
-    """One way to sum a variance; Inductor would take another for several rows of fewer than 1,024 numbers."""
-    from torch._inductor import config
-
-    # Before this setting, those of few numbers were written out.
-    name = "use_two_step_variance_threshold"
-    return {f"cpp.{name}": 0} if hasattr(config.cpp, name) else {}
 
 
 def _widest_norm(graph: GraphModule) -> int:
