@@ -27,6 +27,7 @@ from .graph_rewrites import rewrite_graph
 from .kernel_description import describe_kernels, is_bit_exact, kernel_metadata
 from .kernel_library import NO_LIBRARY, Library, NoLibrary
 from .traced_kernels import traced_kernels
+from .vector_instructions import vector_bits
 
 FINGERPRINT = "decodekit_fingerprint"
 """Name of a program's fingerprint in its metadata."""
@@ -57,6 +58,9 @@ def loop_options(*graphs: GraphModule) -> dict[str, Any]:
         # there are several of them, which adds in another order; and take another sum for their variances.
         "unroll_reductions_threshold": 1,
         "cpp.use_two_step_variance_threshold": 0,
+        # Inductor keeps loops for all processors that share a cache folder, by these settings alone, and the
+        # width of a vector stands in their code.
+        "cpp.simdlen": vector_bits(),
     }
 
 

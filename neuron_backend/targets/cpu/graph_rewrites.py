@@ -41,8 +41,10 @@ def _attend_with_kernels(module: GraphModule, kernels: Kernels) -> None:
     """Replace attention by a kernel that reads keys and values once, of used slots only."""
     for attention in attentions(module):
         query, mask, scale = attention.query, attention.mask, attention.scale
-        keys = unrepeated(attention.key) or attention.key
-        values = unrepeated(attention.value) or attention.value
+        keys, values = unrepeated(attention.key), unrepeated(attention.value)
+        # Both in as many groups: a model may repeat them in different orders.
+        if keys is None or values is None or shape_of(keys)[1] != shape_of(values)[1]:
+            keys, values = attention.key, attention.value
         if mask is None or not _fits(kernels, query, keys, values, mask):
             continue
         batch, heads, width, dim = shape_of(query)

@@ -22,6 +22,12 @@ def vector_instructions() -> Any:
         return pick_vec_isa()
 
 
+def vector_bits() -> int:
+    """Bits of a vector of :func:`vector_instructions`; 1, Inductor's word for none, if there are none."""
+    found = vector_instructions()
+    return int(found.bit_width()) if found else 1
+
+
 def _is_compiled(instructions: Any, _: str) -> bool:
     """Whether the compiler knows these *instructions*, of which the processor is known to have all."""
     return _takes(instructions._arch_flags)

@@ -172,6 +172,9 @@ void run(Team& team, int share, int thread) {
   crew = outer;
 }
 
+// When the program is loaded: libgomp may have threads of torch's in the parent before a region of ours begins.
+__attribute__((constructor)) void handle_forks() { pool.handle_forks(); }
+
 int processors() {
   static const int count = [] {
     cpu_set_t allowed;

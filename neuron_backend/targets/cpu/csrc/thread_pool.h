@@ -161,6 +161,9 @@ struct Pool {
   bool handles_fork = false;
   bool forked = false;
 
+  // For a child that is forked before or after the first region.
+  void handle_forks();
+
   void begin(const Region& region) {
     ensure_threads(region.helpers);
     team.begin(region);
@@ -201,10 +204,17 @@ inline void stay_loaded() {
     dlopen(found.dli_fname, RTLD_LAZY | RTLD_NOLOAD | RTLD_NODELETE);
 }
 
+inline void Pool::handle_forks() {
+  if (handles_fork) return;
+  stay_loaded();
+  handles_fork = pthread_atfork(nullptr, nullptr, forget_threads) == 0;
+}
+
 inline void Pool::ensure_threads(int count) {
   if (threads >= count) return;
+  // Again, since the pool may be that of another program.
   stay_loaded();
-  if (!handles_fork) handles_fork = pthread_atfork(nullptr, nullptr, forget_threads) == 0;
+  handle_forks();
   for (; threads < count; ++threads) {
     pthread_t made;
     // Shares of a thread that cannot be made are taken by others.

@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from transformers.models.llama.modeling_llama import repeat_kv
 
 from decodekit.neuron_backend import StaticDecoder
 from decodekit.neuron_backend.targets.cpu.graph_rewrites import rewrite_graph
@@ -27,6 +28,18 @@ def key_heads(program):
     """Number of key heads of every attention in the graph."""
     nodes = program.graph_module.graph.find_nodes(op="call_function", target=SDPA)
     return [node.args[1].meta["val"].shape[1] for node in nodes if "val" in node.args[1].meta]
+
+
+class Repeats(torch.nn.Module):
+    """Attention whose keys are repeated head by head, and values likewise or one after another."""
+
+    def __init__(self, values_too):
+        super().__init__()
+        self.values_too = values_too
+
+    def forward(self, query, keys, values, mask):
+        values = repeat_kv(values, 2) if self.values_too else values.repeat(1, 2, 1, 1)
+        return torch.nn.functional.scaled_dot_product_attention(query, repeat_kv(keys, 2), values, mask)
 
 
 @pytest.fixture(params=["llama", "gemma2", "gpt2", "qwen3", "opt"])
@@ -73,6 +86,24 @@ class TestRewriteGraph:
         rewrite_graph(program.graph_module)
 
         assert before == key_heads(program) == [model.config.n_head] * model.config.n_layer
+
+    @pytest.mark.parametrize("values_too", [True, False])
+    def test_keys_and_values_have_as_many_groups(self, values_too):
+        """Though a model repeats them in different orders, as DiffLlama did: the kernel reads both by one."""
+        program = torch.export.export(
+            Repeats(values_too),
+            (
+                torch.ones(1, 4, 3, 16),
+                torch.ones(1, 2, 8, 16),
+                torch.ones(1, 2, 8, 16),
+                torch.zeros(1, 1, 3, 8),
+            ),
+        )
+        rewrite_graph(program.graph_module, EveryInput())
+
+        (node,) = program.graph_module.graph.find_nodes(op="call_function", target=ATTENTION)
+        groups = [one.meta["val"].shape[1] for one in node.args[1:3]]
+        assert groups == ([2, 2] if values_too else [4, 4])
 
     @pytest.mark.mostly_slow(every=5)
     @pytest.mark.parametrize("width", [1, 20])

@@ -1,5 +1,8 @@
 """Inductor's loops round a column alike at every width, however wide its norms."""
 
+import os
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -8,6 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch._inductor import aoti_compile_and_package, aoti_load_package
 
+from decodekit.neuron_backend.artifacts.machine import instruction_sets
 from decodekit.neuron_backend.lowering.export import without_known_warnings
 from decodekit.neuron_backend.targets.cpu.aoti import loop_options
 
@@ -85,3 +89,31 @@ def test_a_single_row_is_summed_as_one_of_several(numbers: int, tmp_path: Path) 
 
     for one, other in zip(several, alone, strict=True):
         assert torch.equal(one[:1], other)
+
+
+COMPILES = """
+import torch
+from transformers import LlamaConfig, LlamaForCausalLM
+from decodekit.neuron_backend import compile_decoder
+torch.manual_seed(0)
+config = LlamaConfig(
+    vocab_size=61, hidden_size=32, intermediate_size=48, num_hidden_layers=2,
+    num_attention_heads=4, num_key_value_heads=2,
+)
+decoder = compile_decoder(LlamaForCausalLM(config).eval(), target="cpu", max_length=32, widths=(1, 3))
+print(decoder.kernels)
+"""
+
+
+@pytest.mark.slow
+@needs_toolchain
+@pytest.mark.skipif("avx512f" not in instruction_sets(), reason="needs vectors of two widths")
+def test_processors_with_other_vectors_may_share_a_cache(tmp_path: Path) -> None:
+    """What one has compiled is not taken by another, whose loops read and write other numbers of places."""
+    for capability, kernels in (("avx2", "AVX2"), ("avx512", "AVX-512"), ("default", "portable")):
+        given = {**os.environ, "ATEN_CPU_CAPABILITY": capability, "DECODEKIT_CACHE": str(tmp_path)}
+        run = subprocess.run(
+            [sys.executable, "-c", COMPILES], capture_output=True, text=True, env=given, check=False
+        )
+
+        assert kernels in run.stdout, run.stderr

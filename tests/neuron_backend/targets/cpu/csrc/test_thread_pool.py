@@ -189,12 +189,13 @@ assert region(first)
     assert (found.returncode, found.stderr) == (0, "")
 
 
-def test_fork_after_torch(compiled):
+@pytest.mark.parametrize("before", ["region(first)", "True"], ids=["after a region", "before the first"])
+def test_fork_after_torch(compiled, before):
     """A forked child does not wait for threads that torch had in its parent."""
-    body = """
+    body = f"""
 import signal, torch
 torch.set_num_threads(max(2, len(os.sched_getaffinity(0))))
-assert region(first)
+assert {before}
 assert torch.ones(1 << 20).add(1).sum() == 1 << 21
 child = os.fork()
 if not child:
