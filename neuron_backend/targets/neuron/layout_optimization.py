@@ -10,6 +10,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from .neuron_environment import compiled_logical_cores
+
 NEFF = "graph.neff"
 """Name of the file with a program."""
 
@@ -44,7 +46,7 @@ def compile_priority(name: str, trace: Any, arguments: str, workdir: str | None)
     return {file: Path(path).read_bytes() for file, path in paths.items() if path is not None}
 
 
-def compile_layout(trace: Any, chosen: Any, logical_cores: int, workdir: str | None) -> dict[str, bytes]:
+def compile_layout(trace: Any, chosen: Any, arguments: str, workdir: str | None) -> dict[str, bytes]:
     """
     Compile the program that changes the weights' layout; its files are named after NxD's own fields.
 
@@ -53,7 +55,7 @@ def compile_layout(trace: Any, chosen: Any, logical_cores: int, workdir: str | N
 
         chosen: Its ``WLOArtifacts``.
 
-        logical_cores: Physical cores of a logical core, as of the other programs.
+        arguments: Those of neuronx-cc for the other programs, for as many physical cores in a logical one.
 
         workdir: Folder for the compiler's files.
     """
@@ -63,7 +65,7 @@ def compile_layout(trace: Any, chosen: Any, logical_cores: int, workdir: str | N
         wlo_artifacts=chosen,
         priority_model_weight_name_to_idx=trace.weight_name_to_idx,
         compiler_workdir=workdir,
-        logical_nc_config=logical_cores,
+        logical_nc_config=compiled_logical_cores(arguments),
     )
     paths = {
         "hlo_filepath": made.hlo_filepath,

@@ -33,7 +33,7 @@ from .layout_optimization import (
     mark_weights,
     transformer_in,
 )
-from .neuron_environment import COMPILER_ARGUMENTS, compiled_logical_cores
+from .neuron_environment import COMPILER_ARGUMENTS
 
 
 @attrs.frozen(eq=False)
@@ -119,10 +119,8 @@ class ProgramCompiler:
             return {} if made is None else {priority: made}
         chosen = choice_in(folder, made.files)
         wrapped = made.files[WRAPPED]
-        logical_cores = compiled_logical_cores(self.arguments)
-        make = partial(compile_layout, first, chosen, logical_cores, self.workdir)
-        facts = {"weights": dict(first.weight_name_to_idx), "logical_cores": logical_cores}
-        layout = self._tried(LAYOUT, lambda: wrapped, make, **facts)
+        make = partial(compile_layout, first, chosen, self.arguments, self.workdir)
+        layout = self._tried(LAYOUT, lambda: wrapped, make, weights=dict(first.weight_name_to_idx))
         if layout is None:
             return {priority: made}
         for name in traces.keys() - {priority}:

@@ -53,7 +53,7 @@ def test_a_layout_that_fails_is_reported(
     """With the error of every other failure; the others would be compiled for nothing."""
     made, reported, stages = compiler
 
-    def fail(trace: Any, chosen: Any, workdir: Path | None) -> dict[str, bytes]:
+    def fail(trace: Any, chosen: Any, arguments: str, workdir: Path | None) -> dict[str, bytes]:
         raise OSError("neuronx-cc was killed")
 
     monkeypatch.setattr(program_compiler, "compile_layout", fail)
