@@ -90,7 +90,7 @@ def read_header(path: str | PathLike[str]) -> GgufHeader:
     with file.open("rb") as opened, mmap(opened.fileno(), 0, access=ACCESS_READ) as content:
         try:
             header = _header(_Cursor(content))
-        except (struct.error, KeyError, MemoryError, OverflowError) as error:
+        except (struct.error, KeyError, MemoryError, OverflowError, ZeroDivisionError) as error:
             raise ValueError(f"a GGUF file must be whole: got {file}, whose header cannot be read") from error
     parts = header.settings.get("split.count", 1)
     if parts > 1:

@@ -54,7 +54,7 @@ def join_processes(tp_degree: int, start: Callable[[timedelta], None] | None = N
             f"start the program with: torchrun --nproc-per-node {tp_degree} {program}"
         )
     if not made:
-        (start or _start_process_group)(TIMEOUT)
+        (start or start_process_group)(TIMEOUT)
         atexit.register(_destroy_at_exit, weakref.ref(_default_group()))
     backend = _host_backend()
     timeout = getattr(getattr(backend, "options", None), "_timeout", TIMEOUT)
@@ -77,7 +77,8 @@ def process_group(name: str) -> "dist.ProcessGroup":
     return _resolve_process_group(name)  # type: ignore[arg-type]  # a name is a string
 
 
-def _start_process_group(timeout: timedelta) -> None:
+def start_process_group(timeout: timedelta) -> None:
+    """Initialise the process group with gloo, and NCCL where there is a GPU."""
     backend = "cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo"
     dist.init_process_group(backend, timeout=timeout)
 

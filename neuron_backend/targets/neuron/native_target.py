@@ -25,6 +25,7 @@ from ...lint.graph_lint import lint_graph
 from ...lowering.step_graphs import ProgramShape, lower_step, program_shapes
 from ...progress import stage
 from ...step import program_name
+from ...tensor_parallel.process_group import start_process_group
 from ..device_tensors import place_cache, place_graph
 from ..row_programs import for_rows
 from ..target import NOT_SAVED, compile_again
@@ -148,7 +149,7 @@ class NativeTarget:
             ValueError: A variable has another value than the target's, or the runtime has started.
         """
         if not self._needs_neuron:
-            dist.init_process_group("gloo", timeout=timeout)
+            start_process_group(timeout)
             return
         with environment_variables(self._variables(divided=True)):
             dist.init_process_group(self.device.partition(":")[0], timeout=timeout)
