@@ -6,6 +6,7 @@ from typing import Any
 
 import torch
 
+from ..decoding.thread_number import on_number_of_threads
 from ..decoding.validation import is_whole
 
 
@@ -23,19 +24,15 @@ def check_threads(threads: Any) -> None:
 @contextlib.contextmanager
 def on_threads(threads: int | None) -> Iterator[None]:
     """
-    Set torch's number of threads while the body runs; None leaves it unchanged.
+    Set torch's number of threads, of the calling thread, while the body runs; None leaves it unchanged.
 
     Raises:
         ValueError: As :func:`check_threads`.
     """
-    before = torch.get_num_threads()
-    if threads is None or threads == before:
+    if threads is None or threads == torch.get_num_threads():
         yield
         return
     # A decoder's is an attribute, set at any time.
     check_threads(threads)
-    torch.set_num_threads(threads)
-    try:
+    with on_number_of_threads(threads):
         yield
-    finally:
-        torch.set_num_threads(before)

@@ -84,7 +84,7 @@ FOREIGN = {
     "streaming/json_lines.py": {"write"},
     "streaming/sse.py": {"aclose", "close"},
     # Arrays, modules and graphs of numpy and torch; AWS's packages
-    "decoding/sampling/one_thread.py": {"AttributeError"},  # torch without OpenMP
+    "decoding/thread_number.py": {"AttributeError"},  # torch without OpenMP
     "decoding/validation.py": {"tolist"},
     "neuron_backend/lint/graph_rules.py": {"overloadpacket", "tags"},
     "neuron_backend/lowering/export.py": {"__name__", "overloadpacket", "tags"},

@@ -1,5 +1,6 @@
 """Number of threads of a forward."""
 
+import threading
 from collections.abc import Callable
 from typing import Any
 
@@ -7,6 +8,7 @@ import pytest
 import torch
 from transformers import PreTrainedModel
 
+from decodekit.decoding.thread_number import SETS_CALLING_THREAD
 from decodekit.neuron_backend import CompiledDecoder, compile_decoder
 from decodekit.neuron_backend.threads import on_threads
 
@@ -48,6 +50,17 @@ class TestThreads:
             raise RuntimeError("broken")
 
         assert before == torch.get_num_threads()
+
+    @pytest.mark.skipif(not SETS_CALLING_THREAD, reason="needs a torch with OpenMP")
+    def test_a_thread_that_begins_meanwhile_is_not_affected(self) -> None:
+        """It would keep the number for its life."""
+        seen: list[int] = []
+        with on_threads(torch.get_num_threads() + 1):
+            other = threading.Thread(target=lambda: seen.append(torch.get_num_threads()))
+            other.start()
+            other.join()
+
+        assert [torch.get_num_threads()] == seen
 
     @pytest.mark.parametrize("threads", [0, -1, 1.5, True, "2"])
     def test_are_a_whole_number(self, threads: Any, tiny_model: Callable[..., PreTrainedModel]) -> None:

@@ -1,7 +1,5 @@
 """Arithmetic on few logits, on one of torch's threads."""
 
-import re
-import threading
 from collections.abc import Iterator
 
 import pytest
@@ -10,16 +8,16 @@ from torch import Tensor
 
 from decodekit.decoding import Greedy, History, Sample
 from decodekit.decoding.protocols import Processor
-from decodekit.decoding.sampling import one_thread as module
 from decodekit.decoding.sampling.one_thread import WORTH_THREADS, one_thread
 from decodekit.decoding.sampling.pipeline import SamplingPipeline
+from decodekit.decoding.thread_number import SETS_CALLING_THREAD
 from decodekit.processors import PrefixFunction, Temperature, from_transformers
 
 from ...histories import history_of_rows
 
 HISTORY = history_of_rows([[1, 2]])
 
-pytestmark = pytest.mark.skipif(module._set_openmp_threads is None, reason="needs a torch with OpenMP")
+pytestmark = pytest.mark.skipif(not SETS_CALLING_THREAD, reason="needs a torch with OpenMP")
 
 
 @pytest.fixture(autouse=True)
@@ -41,35 +39,11 @@ def test_many_elements_are_worth_threads(elements: int, threads: int) -> None:
     assert 3 == torch.get_num_threads()
 
 
-def mkl_threads() -> int:
-    """Those of MKL in this thread."""
-    return int(re.findall(r"mkl_get_max_threads\(\) : (\d+)", torch.__config__.parallel_info())[0])
-
-
-@pytest.mark.skipif(module._set_mkl_threads is None, reason="needs a torch with MKL")
-def test_mkl_uses_as_many() -> None:
-    """Its threads are others than OpenMP's setting says."""
-    assert 3 == mkl_threads()
-    with one_thread(1):
-        assert 1 == mkl_threads()
-    assert 3 == mkl_threads()
-
-
 def test_ends_with_an_exception() -> None:
     """Of the body."""
     with pytest.raises(KeyError), one_thread(1):
         raise KeyError
     assert 3 == torch.get_num_threads()
-
-
-def test_threads_that_begin_meanwhile_are_not_affected() -> None:
-    """A forward in them takes as many as ever."""
-    seen: list[int] = []
-    with one_thread(1):
-        other = threading.Thread(target=lambda: seen.append(torch.get_num_threads()))
-        other.start()
-        other.join()
-    assert [3] == seen
 
 
 class Records:

@@ -24,7 +24,7 @@ extern "C" int omp_pause_resource_all(int) __attribute__((weak));
 
 namespace {
 
-using namespace decodekit::pool_2;
+using namespace decodekit::pool_3;
 
 // Reserved, and used as far as it is touched.
 constexpr size_t STACK = size_t(8) << 20;

@@ -13,6 +13,7 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <atomic>
 #include <chrono>
 #include <climits>
@@ -22,10 +23,13 @@
 #pragma GCC visibility push(hidden)
 
 // Programs of one process share a pool by this name, which must change with the layout of Pool.
-namespace decodekit::pool_2 {
+namespace decodekit::pool_3 {
 
 // How long a thread waits awake: longer than any wait on a quiet machine.
 constexpr auto AWAKE = std::chrono::microseconds(50);
+
+// Regions until threads that could not be made are tried again, which takes as long as a small region.
+constexpr int REFUSED = 1000;
 
 inline void pause_briefly() {
 #if defined(__x86_64__)
@@ -158,14 +162,17 @@ struct Pool {
   Team team;
   Signal begun;
   int threads = 0;
+  int until_retry = 0;  // Regions.
   bool handles_fork = false;
   bool forked = false;
 
   // For a child that is forked before or after the first region.
   void handle_forks();
 
-  void begin(const Region& region) {
+  // With as many helpers as there are threads: nobody waits for others.
+  void begin(Region region) {
     ensure_threads(region.helpers);
+    region.helpers = std::min(region.helpers, threads);
     team.begin(region);
     begun.raise();
   }
@@ -211,19 +218,22 @@ inline void Pool::handle_forks() {
 }
 
 inline void Pool::ensure_threads(int count) {
-  if (threads >= count) return;
+  if (threads >= count || until_retry-- > 0) return;
   // Again, since the pool may be that of another program.
   stay_loaded();
   handle_forks();
+  until_retry = 0;
   for (; threads < count; ++threads) {
     pthread_t made;
-    // Shares of a thread that cannot be made are taken by others.
     const auto number = reinterpret_cast<void*>(static_cast<intptr_t>(threads));
-    if (pthread_create(&made, nullptr, work_as, number)) return;
+    if (pthread_create(&made, nullptr, work_as, number)) {
+      until_retry = REFUSED;
+      return;
+    }
     pthread_detach(made);
   }
 }
 
-}  // namespace decodekit::pool_2
+}  // namespace decodekit::pool_3
 
 #pragma GCC visibility pop

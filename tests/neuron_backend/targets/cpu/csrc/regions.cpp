@@ -5,6 +5,7 @@
 #include <atomic>
 
 #include "omp.h"
+#include "thread_pool.h"
 
 namespace {
 
@@ -26,6 +27,9 @@ void pass_on(int shares, int times, int* values) {
 }  // namespace
 
 extern "C" {
+
+// The threads that could take shares of the last region, beside the caller.
+int helpers() { return decodekit::pool_3::pool.team.region.helpers; }
 
 void set_threads(int count) { omp_set_num_threads(count); }
 

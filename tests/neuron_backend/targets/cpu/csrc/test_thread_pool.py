@@ -21,8 +21,9 @@ REGIONS = Path(__file__).parent / "regions.cpp"
 def compiled(tmp_path_factory):
     """Two libraries with the same regions, each with the pool as programs have it."""
     folder = tmp_path_factory.mktemp("regions")
+    csrc = Path(program_objects.__file__).parent / "csrc"
     files = [folder / f"regions_{number}.so" for number in (1, 2)]
-    command = ["g++", "-shared", "-fPIC", "-fopenmp", "-O1", "-std=c++20", str(REGIONS)]
+    command = ["g++", "-shared", "-fPIC", "-fopenmp", "-O1", "-std=c++20", f"-I{csrc}", str(REGIONS)]
     command += [str(program_objects.compiled("openmp_calls"))]
     for file in files:
         subprocess.run([*command, "-o", str(file)], check=True)
@@ -206,6 +207,25 @@ assert os.waitpid(child, 0)[1] == 0
     found = run_script(compiled, body)
 
     assert (found.returncode, found.stderr) == (0, "")
+
+
+def test_threads_that_cannot_be_made(compiled):
+    """Nobody waits for them in a region, and they are tried again after some regions."""
+    body = """
+import resource
+first.set_threads(4)
+unlimited = resource.getrlimit(resource.RLIMIT_AS)
+used = int(open("/proc/self/statm").read().split()[0]) * resource.getpagesize()
+resource.setrlimit(resource.RLIMIT_AS, (used + (1 << 20), unlimited[1]))
+assert region(first) and first.helpers() == 0
+resource.setrlimit(resource.RLIMIT_AS, unlimited)
+assert region(second) and first.helpers() == 0
+for _ in range(10): assert region(second)
+print(first.helpers(), len(os.listdir("/proc/self/task")))
+"""
+    found = run_script(compiled, body)
+
+    assert (found.stdout, found.stderr) == ("3 4\n", "")
 
 
 @pytest.mark.parametrize("sleep", ["0", "0.01"])
