@@ -43,8 +43,8 @@ def on_number_of_threads(number: int) -> Iterator[None]:
     """
     Let torch's operations in the calling thread use *number* threads while the body runs.
 
-    ``torch.set_num_threads`` also sets the number of threads that begin later, which they keep; it is used where
-    torch was built without OpenMP.
+    ``torch.set_num_threads`` also sets the number of threads that begin later, which they keep; it is used
+    where torch was built without OpenMP.
     """
     before = torch.get_num_threads()
     set_openmp_threads = _set_openmp_threads or torch.set_num_threads

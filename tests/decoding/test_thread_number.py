@@ -56,8 +56,14 @@ def test_threads_that_begin_meanwhile_are_not_affected() -> None:
 def test_without_openmp(monkeypatch: pytest.MonkeyPatch) -> None:
     """Torch's own setting is used, and put back after an error."""
     monkeypatch.setattr(module, "_set_openmp_threads", None)
-    with pytest.raises(KeyError), on_number_of_threads(2):
-        assert 2 == torch.get_num_threads()
+    seen: list[int] = []
+
+    def fail() -> None:
+        seen.append(torch.get_num_threads())
         raise KeyError
+
+    with pytest.raises(KeyError), on_number_of_threads(2):
+        fail()
+    assert [2] == seen
     assert 3 == torch.get_num_threads()
     assert [3] == seen_by_another_thread()
