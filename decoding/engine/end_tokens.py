@@ -49,7 +49,7 @@ def with_end_of_sequence(stop: StopCondition, ends: Any, tokenizer: Any) -> Stop
         tokenizer: It says what ``"auto"`` is, if it says anything.
     """
     if isinstance(ends, str):
-        # A tokenizer need only decode.
+        # A tokenizer need only decode and spell.
         ends = getattr(tokenizer, "eos_token_id", None)
     if ends is None or any(isinstance(part, EndOfSequence) for part in parts(stop)):
         return stop

@@ -25,6 +25,7 @@ from ..sampling.pipeline import SamplingPipeline
 from ..sampling.stateful_sampler import begin_sampler
 from ..stopping.composition import begin, by_token, check_rows, parts as conditions
 from ..stopping.max_new_tokens import MaxNewTokens
+from ..text.tokenizer import a_tokenizer
 from ..token_feeder import TokenFeeder
 from ..validation import as_whole
 from .compatibility import a_draft_length, check_drafter, check_gap, check_parts, check_text
@@ -89,7 +90,7 @@ class Parts:
     verification: Verification = attrs.field(factory=ExactMatch)
     """Decides how many draft tokens are accepted."""
 
-    tokenizer: Any = attrs.field(default=None, repr=False)
+    tokenizer: Any = attrs.field(default=None, repr=False, validator=validators.optional(a_tokenizer))
     """Encodes strings and decodes ids."""
 
     skip_special_tokens: bool = attrs.field(default=True, validator=validators.instance_of(bool))

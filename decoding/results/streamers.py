@@ -1,12 +1,14 @@
 """Streamers: consumers of a generation's events, and Hugging Face streamers."""
 
 import contextlib
+import weakref
 from collections.abc import Callable, Iterator
 from typing import Any, Protocol, TypeAlias, runtime_checkable
 
 import attrs
 import torch
 
+from ..fork_safe_lock import fork_safe_lock
 from ..optional_protocols import HearsFailure, HearsPrompts
 from .events import Event, EventStream
 
@@ -38,7 +40,7 @@ class Streamer(Ends, Protocol):
         Take an event.
 
         Raising stops the generation; :class:`ClosedError`, here or in ``begin``, stops it quietly, and in
-        ``end`` is no error.
+        ``end`` or ``fail`` is no error.
         """
         ...
 
@@ -78,13 +80,21 @@ def forward(events: Iterator[Event], streamer: Any, prompts: list[list[int]]) ->
 
 
 def report_failure(streamer: Any, error: BaseException) -> None:
-    """Notify *streamer*, if it is one, that the generation failed with *error* before it started."""
-    if isinstance(streamer, type):
-        return
-    if isinstance(streamer, HearsFailure):
-        streamer.fail(error)
-    elif isinstance(streamer, Ends):
-        streamer.end()
+    """
+    Notify *streamer*, if it is one, that a generation failed with *error* before it started.
+
+    One that another generation has begun does not hear of it: to that one it would be the end.
+    """
+    if not isinstance(streamer, type) and not _is_in_use(streamer):
+        _fail(streamer, error)
+
+
+def _fail(streamer: Any, error: BaseException) -> None:
+    with contextlib.suppress(ClosedError):
+        if isinstance(streamer, HearsFailure):
+            streamer.fail(error)
+        elif isinstance(streamer, Ends):
+            streamer.end()
 
 
 def _forward(events: Iterator[Event], listener: "Listener") -> EventStream:
@@ -156,43 +166,78 @@ def listener(streamer: Any, prompts: list[list[int]]) -> "Listener":
     return _HuggingFace(streamer, prompts[0])
 
 
+_begun: "weakref.WeakSet[Listener]" = weakref.WeakSet()
+"""Those of generations that have begun and not ended."""
+
+_begun_lock = fork_safe_lock()
+
+
+def _is_in_use(streamer: Any) -> bool:
+    with _begun_lock:
+        return any(one.streamer is streamer for one in _begun)
+
+
+def _note_begin(listener: "Listener") -> None:
+    with _begun_lock:
+        _begun.add(listener)
+
+
+def _note_end(listener: "Listener") -> bool:
+    """Whether it had begun."""
+    with _begun_lock:
+        had_begun = listener in _begun
+        _begun.discard(listener)
+    return had_begun
+
+
+def _fail_listener(listener: "Listener", error: BaseException) -> None:
+    if _note_end(listener):
+        _fail(listener.streamer, error)
+    else:
+        report_failure(listener.streamer, error)
+
+
 @attrs.frozen(eq=False)
 class _Ours:
-    _streamer: Streamer
+    streamer: Streamer
     _prompts: list[list[int]]
 
     def begin(self) -> None:
-        if isinstance(self._streamer, HearsPrompts):
-            self._streamer.begin([list(prompt) for prompt in self._prompts])
+        if isinstance(self.streamer, HearsPrompts):
+            self.streamer.begin([list(prompt) for prompt in self._prompts])
+        _note_begin(self)
 
     def put_event(self, event: Event) -> None:
-        self._streamer.put_event(event)
+        self.streamer.put_event(event)
 
     def end(self) -> None:
-        self._streamer.end()
+        _note_end(self)
+        self.streamer.end()
 
     def fail(self, error: BaseException) -> None:
-        report_failure(self._streamer, error)
+        _fail_listener(self, error)
 
 
 @attrs.frozen(eq=False)
 class _HuggingFace:
-    _streamer: Any
+    streamer: Any
     _prompt: list[int]
 
     def begin(self) -> None:
-        self._streamer.put(torch.tensor([self._prompt], dtype=torch.int64))
+        self.streamer.put(torch.tensor([self._prompt], dtype=torch.int64))
+        _note_begin(self)
 
     def put_event(self, event: Event) -> None:
         if event.ids:
-            self._streamer.put(torch.tensor(event.ids, dtype=torch.int64))
+            self.streamer.put(torch.tensor(event.ids, dtype=torch.int64))
 
     def end(self) -> None:
-        self._streamer.end()
+        _note_end(self)
+        self.streamer.end()
 
     def fail(self, error: BaseException) -> None:
-        # It has no other method, and its consumer must not wait for ever.
-        self._streamer.end()
+        # It may have no other method than end(), and its consumer must not wait for ever.
+        _fail_listener(self, error)
 
 
 Listener: TypeAlias = _Ours | _HuggingFace

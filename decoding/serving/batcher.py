@@ -337,7 +337,7 @@ class Batcher:
     def after_fork_in_child(self) -> None:
         """Give up the threads of the parent: none of them releases a lock here, or advances the requests."""
         self._waiters = Waiters()
-        self._requests.lock = self._lock
+        self._requests.leave_parent(self._lock)
         stepping = not self._stepping.acquire(blocking=False)
         if stepping:
             self._stepping, self._stepper = threading.RLock(), None
@@ -359,6 +359,11 @@ class Batcher:
         """See :class:`~.request_handle.Server`."""
         until = None if timeout is None else time.monotonic() + timeout
         while not ready():
+            if self._steps_here():
+                raise RuntimeError(
+                    "a part or a streamer must not wait for a request of the batcher that calls it, since "
+                    "the request waits for that call"
+                )
             if until is not None and time.monotonic() >= until:
                 raise TimeoutError(f"the request did not end within {timeout} seconds")
             self._wait_or_step(ready, None if until is None else until - time.monotonic())
@@ -388,7 +393,7 @@ class Batcher:
 
     def _wait_or_step(self, ready: Callable[[], bool], timeout: float | None = None) -> None:
         """Advance the requests if no other thread does, else wait for it a while."""
-        if self._thread is None and not self._steps_here():
+        if self._thread is None:
             taken = advanced = False
             try:
                 taken = self._stepping.acquire(blocking=False)

@@ -40,6 +40,9 @@ class OpenRequests:
     """What the requests that ended have counted."""
 
     _handles: dict[BatchedRequest, RequestHandle] = attrs.field(factory=dict, init=False)
+    _beginning: dict[BatchedRequest, RequestHandle] = attrs.field(factory=dict, init=False)
+    """Those that have their room, and whose streamer is being told of the prompts."""
+
     _arrived: list[BatchedRequest] = attrs.field(factory=list, init=False)
     """Those that were not taken yet."""
 
@@ -48,7 +51,7 @@ class OpenRequests:
 
     def __len__(self) -> int:
         """How many there are, each prompt and sample counted."""
-        return len(self._handles)
+        return len(self._beginning) + len(self._handles)
 
     @property
     def num_arrived(self) -> int:
@@ -93,27 +96,39 @@ class OpenRequests:
 
             BatcherFullError: There is no room now, and the caller does not wait.
         """
-        with self.lock:
-            if self.closed:
-                raise RuntimeError("the batcher is closed: make a new one")
-            if max_waiting is not None and len(requests) > self.rows + max_waiting:
-                raise ValueError(
-                    f"a request must have at most {self.rows} + {max_waiting} prompts and samples, "
-                    f"which may run and wait (batch_size and max_waiting): got {len(requests)}"
-                )
-            if len(requests) > self.room(max_waiting):
-                if may_wait:
+        begun = False
+        try:
+            with self.lock:
+                self._check_room(len(requests), max_waiting, may_wait)
+                if len(requests) > self.room(max_waiting):
                     return False
-                waiting = max(0, len(self) - self.rows)
-                raise BatcherFullError(
-                    f"at most max_waiting={max_waiting} requests may wait for a row: {waiting} do, and "
-                    f"{len(requests)} came"
-                )
-            # Before the stepping thread can see them.
+                self._beginning |= dict.fromkeys(requests, handle)
+            # Without the lock, since a streamer may take its time. The stepping thread cannot see them yet.
             handle.begin_streamer()
-            self._arrived += requests
-            self._handles |= dict.fromkeys(requests, handle)
-            return True
+            begun = True
+        finally:
+            with self.lock:
+                # All may have been given up meanwhile.
+                kept = [request for request in requests if self._beginning.pop(request, None)]
+                if begun:
+                    self._arrived += kept
+                    self._handles |= dict.fromkeys(kept, handle)
+        return True
+
+    def _check_room(self, count: int, max_waiting: int | None, may_wait: bool) -> None:
+        if self.closed:
+            raise RuntimeError("the batcher is closed: make a new one")
+        if max_waiting is not None and count > self.rows + max_waiting:
+            raise ValueError(
+                f"a request must have at most {self.rows} + {max_waiting} prompts and samples, "
+                f"which may run and wait (batch_size and max_waiting): got {count}"
+            )
+        if count > self.room(max_waiting) and not may_wait:
+            waiting = max(0, len(self) - self.rows)
+            raise BatcherFullError(
+                f"at most max_waiting={max_waiting} requests may wait for a row: {waiting} do, and "
+                f"{count} came"
+            )
 
     def move_arrived(self, add: Callable[[list[BatchedRequest]], None]) -> None:
         """Hand those that arrived to *add*, and keep them as arrived if it raises."""
@@ -145,6 +160,7 @@ class OpenRequests:
                     if isinstance(news, Event):
                         handle.add(news)
                     else:
+                        request.run.timers.touch()
                         handle.fail(news)
                     if not isinstance(news, Event) or news.finish is not None:
                         del self._handles[request]
@@ -154,16 +170,21 @@ class OpenRequests:
         """Take no more; those that were added *finish*, or are cancelled before the next step."""
         with self.lock:
             self.closed = True
-            for request in self._handles:
+            for request in [*self._beginning, *self._handles]:
                 # There may be no reader left.
                 request.max_unread = None
                 request.ending = request.ending if finish else CANCELLED
+
+    def leave_parent(self, lock: threading.RLock) -> None:
+        """In a forked child: a new *lock*, and no requests that another thread was adding."""
+        self.lock = lock
+        self._beginning.clear()
 
     def give_up(self) -> list[RequestHandle]:
         """Take no more, and forget all; the handle of each, which is told no more from here."""
         with self.lock:
             self.closed = True
-            handles, self._handles = self._handles, {}
+            handles, self._beginning, self._handles = {**self._beginning, **self._handles}, {}, {}
             self._arrived.clear()
             self._told.clear()
         return list(handles.values())

@@ -77,6 +77,9 @@ class WidthPace:
     _seconds: dict[int, float] = attrs.field(factory=dict, init=False)
     """The estimate of a step of each width that was measured."""
 
+    _exceeded: set[int] = attrs.field(factory=set, init=False)
+    """The widths whose newest step took longer than it may."""
+
     @property
     def columns(self) -> int:
         """See :class:`PrefillPace`: one of the widths."""
@@ -85,7 +88,15 @@ class WidthPace:
 
     def learn(self, columns: int, tokens: int, seconds: float) -> None:
         """See :class:`PrefillPace`. Padding may cost less, so a short time with some says nothing."""
+        if self.max_gap is None or seconds <= self.max_gap:
+            if tokens >= columns:
+                self._exceeded.discard(columns)
+        elif columns not in self._exceeded:
+            # One slow step may be the machine's, and a width that does not fit is not tried again.
+            self._exceeded.add(columns)
+            seconds = self.max_gap
         before = self._seconds.get(columns, seconds)
+        seconds = min(seconds, 2 * before)
         if tokens >= columns or seconds > before:
             self._seconds[columns] = _KEPT * before + (1 - _KEPT) * seconds
 

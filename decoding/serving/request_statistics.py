@@ -66,6 +66,11 @@ def with_shared_work(
         drafts: Whether they have a drafter.
     """
     counted = sum(own, Statistics())
+    # Each has counted as a single row, if it came to a verification.
+    counted.row_steps = [steps for each in own for steps in each.row_steps or [0]]
+    counted.row_accepted = [accepted for each in own for accepted in each.row_accepted or [0]]
+    while counted.row_steps and not counted.row_steps[-1]:
+        del counted.row_steps[-1], counted.row_accepted[-1]
     # They ran side by side, and count their time at each event.
     ended = max(each.total_seconds for each in own)
     counted.total_seconds = time.monotonic() - submitted if running else ended

@@ -190,6 +190,19 @@ class ChainTrial:
         last = self.tokens.shape[1] - 1
         self.step(last)
 
+    def padding_over_slots(self, width: int) -> None:
+        """The last tokens after padding that stands over slots in use."""
+        self.step_by_step()
+        batch, last = len(self.tokens), self.tokens.shape[1] - 1
+        for n in {max(1, width // 2), 1} - {width}:
+            ids = torch.full((batch, width), -1)
+            ids[:, width - n :] = self.tokens[:, last + 1 - n :]
+            rule = f"padding before the tokens of width {width} leaves the slots that it stands over"
+            logits = self.forward(ids, [last + 1 - width] * batch)
+            for row in range(batch):
+                self.compare(rule, row, last, logits[row, -1])
+            self.step(last)
+
     def step(self, position: int) -> None:
         """Feed every row's token at *position* through the narrowest forward."""
         logits = self.narrow(self.tokens[:, position], torch.full((len(self.tokens),), position))
@@ -223,13 +236,17 @@ class ChainTrial:
     def beside_idle_rows(self) -> None:
         """One row advances, the others are padding and must keep their caches."""
         self.step_by_step()
-        narrow, batch = self.decoder.shape.widths[0], len(self.tokens)
-        last = self.tokens.shape[1] - 1
-        for row in range(batch):
-            ids = torch.full((batch, narrow), -1)
-            ids[row, 0] = self.tokens[row, last]
-            start = [last if r == row else 0 for r in range(batch)]
-            self.compare("idle rows stay as they are", row, last, self.forward(ids, start)[row, 0])
+        batch, length = self.tokens.shape
+        for width in self.decoder.shape.widths:
+            for row in range(batch):
+                ids = torch.full((batch, width), -1)
+                ids[row] = self.tokens[row, length - width :]
+                start = [length - width if r == row else 0 for r in range(batch)]
+                logits = self.forward(ids, start)[row, -1]
+                self.compare(f"idle rows stay as they are at width {width}", row, length - 1, logits)
+            # An early token sees no slots but those that an idle row's columns stood over.
+            for position in {length // 2, length - 1}:
+                self.step(position)
 
     def refusals(self) -> None:
         """Invalid calls must raise and write nothing."""

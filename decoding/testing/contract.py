@@ -22,8 +22,8 @@ def check_decoder(
     """
     Check *decoder* against the contract of :class:`~decodekit.decoding.protocols.Decoder`.
 
-    Random tokens are fed one by one, then again in every width, in ragged rows, under padding, over
-    slots that held other tokens, and up to the last position: the logits must agree up to
+    Random tokens are fed one by one, then again in every width, in ragged rows, beside padding and idle rows,
+    over slots that held other tokens, and up to the last position: the logits must agree up to
     *tolerance*. A token after a wide forward must see what that wrote. Rows that exchange their tokens must
     exchange their logits. A rewind must leave the later slots: a cache that is cropped on a rewind is
     refused. If the decoder scores trees, each column must score as its path does; forwards of one row and
@@ -64,6 +64,7 @@ def check_decoder(
         trial.one_wide_forward(width)
         trial.over_leavings(width)
         trial.under_padding(width)
+        trial.padding_over_slots(width)
         for token in overflowing:
             trial.beside_overflow(width, token)
     trial.rows_exchanged()

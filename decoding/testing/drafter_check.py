@@ -2,6 +2,7 @@
 
 from typing import Any
 
+import attrs
 import torch
 from torch import Tensor
 
@@ -14,6 +15,12 @@ from .assertions import require
 from .trial_window import check_sizes, copy_of, require_history_unchanged
 
 _STEPS = 10
+
+_DRAWS = 64
+"""How often draft tokens are drawn again, to compare them with their scores."""
+
+_DEVIATIONS = 6
+"""How many standard deviations a token may be drawn more or less often than its scores say."""
 
 
 def check_drafter(
@@ -32,7 +39,8 @@ def check_drafter(
     idle, and a row begins another text. Each proposal must be a :class:`~..protocols.Draft` of at most the
     allowed draft tokens, all ids of the vocabulary up to -1, and must leave the history and the budget alone.
     A drafter that gives evidence (:class:`~..optional_protocols.GivesEvidence`) declares that it is a
-    function of the history: it must propose the same again, whatever its neighbours are. The tokens that it
+    function of the history: it must propose the same again, whatever its neighbours are. A chain's first
+    tokens are drawn often, and must follow the scores that come with them. The tokens that the drafter
     foresees (:class:`~..optional_protocols.ForeseesTokens`) are its drafts' first.
 
     Args:
@@ -89,6 +97,7 @@ def check_drafter(
                         : int(torch.randint(0, draft_length + 1, (1,), generator=random))
                     ]
                     text += [*proposed, int(torch.randint(0, min(vocab_size, 5), (1,), generator=random))]
+    trial.draw(_history(texts, prompt, max_length))
 
 
 class _Trial:
@@ -128,6 +137,7 @@ class _Trial:
             shape = [*ids.shape, self.vocab_size]
             came = f"a draft's scores must be {shape}: {fed}; came: {list(draft.scores.shape)}"
             require(list(draft.scores.shape) == shape, came)
+            self.check_scores(draft.scores[ids >= 0], ids[ids >= 0], fed)
         parents = draft.parents
         if parents is not None:
             rule = f"each parent must be int64, -1 or smaller than its own column: {fed}"
@@ -137,6 +147,14 @@ class _Trial:
             declared = isinstance(self.drafter, GrowsTrees) and self.drafter.tree_nodes is not None
             rule = "a drafter that proposes trees must declare their size as 'tree_nodes'"
             require(declared, f"{rule}: {fed}; came: parents {parents.tolist()}")
+
+    def check_scores(self, scores: Tensor, ids: Tensor, fed: str) -> None:
+        """The scores ``[n, vocab]`` of draft tokens *ids*."""
+        rule = f"a draft token's scores must be floating, not NaN or +inf, and finite of itself: {fed}"
+        require(scores.is_floating_point(), f"{rule}; came: {scores.dtype}")
+        own = scores.gather(-1, ids[:, None])[:, 0]
+        for token in (~(scores < torch.inf).all(dim=-1) | (own == -torch.inf)).nonzero()[:, 0].tolist():
+            require(False, f"{rule}; came: token {int(ids[token])} with {scores[token].tolist()}")
 
     def check_row(self, draft: Draft, row: int, most: int, fed: str) -> None:
         """The ids of one row."""
@@ -155,6 +173,29 @@ class _Trial:
             deepest = max((d for d, token in zip(depth, ids, strict=True) if token >= 0), default=0)
         rule = f"a drafter must propose at most its budget of {most} tokens (of a tree, its depth)"
         require(deepest <= most, f"{rule}, {came}")
+
+    def draw(self, history: History) -> None:
+        """Draw first draft tokens on many random streams, and compare their numbers with the scores."""
+        rows = len(history.length)
+        drawn, expected, variance = (torch.zeros(self.vocab_size, dtype=torch.float64) for _ in range(3))
+        for draw in range(_DRAWS):
+            streams = torch.arange(rows) + rows * draw
+            draft = self.propose(attrs.evolve(history, random_stream=streams), torch.ones_like(streams), True)
+            if draft.scores is None or draft.parents is not None or not draft.ids.shape[1]:
+                return
+            drafted = draft.ids[:, 0] >= 0
+            probabilities = draft.scores[drafted, 0].double().softmax(dim=-1)
+            drawn += torch.bincount(draft.ids[drafted, 0], minlength=self.vocab_size)
+            expected += probabilities.sum(dim=0)
+            variance += (probabilities * (1 - probabilities)).sum(dim=0)
+        deviations = (drawn - expected).abs() / variance.clamp(min=1.0).sqrt()
+        token = int(deviations.argmax())
+        require(
+            float(deviations[token]) <= _DEVIATIONS,
+            "draft tokens must be drawn from the softmax of their scores, since a verification relies on it: "
+            f"{_DRAWS} proposals; came: token {token} {int(drawn[token])} times, expected "
+            f"{float(expected[token]):.1f}",
+        )
 
     def repeat(
         self, history: History, budget: Tensor, draft: Draft, draft_scores: bool, random: torch.Generator

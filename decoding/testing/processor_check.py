@@ -6,7 +6,7 @@ import attrs
 import torch
 from torch import Tensor
 
-from ..optional_protocols import KeepsArgmax, RowIndependent, ShiftInvariant
+from ..optional_protocols import KeepsArgmax, Local, RowIndependent, ShiftInvariant
 from ..protocols import Processor
 from ..validation import as_real
 from .assertions import require
@@ -26,9 +26,10 @@ def check_processor(
     Check *processor* against the contract of :data:`~decodekit.decoding.protocols.Processor`.
 
     Random windows are processed whole, again, column by column in another order, with other ids beyond the
-    lengths, with a path for each column, beside other rows, and in a smaller batch: each column must get the
-    same logits, and neither the logits nor the history that were fed may change. What the processor declares
-    (``row_independent``, ``keeps_argmax``, ``shift_invariant``) must hold.
+    lengths, with a path for each column, beside other rows, in a smaller batch, and with half of the tokens
+    forbidden: each column must get the same logits, and neither the logits nor the history that were fed may
+    change. What the processor declares (``row_independent``, ``keeps_argmax``, ``local``,
+    ``shift_invariant``) must hold.
 
     Args:
         processor: A processor or a chain.
@@ -62,6 +63,7 @@ def check_processor(
         window = TrialWindow.random(batch_size, width, vocab_size, random, least)
         other = TrialWindow.random(batch_size, width, vocab_size, random, least)
         trial.try_window(window, other)
+    trial.try_window(window.forbidding(random), other.forbidding(random))
 
 
 @attrs.frozen(eq=False)
@@ -165,11 +167,28 @@ class _Trial:
                     f"{window.fed(row, column)}, largest token {int(top[row, column])}; "
                     f"came: token {int(expected[row, column].argmax())}",
                 )
+        if isinstance(processor, Local) and processor.local:
+            self.survivors(window)
         if isinstance(processor, ShiftInvariant) and processor.shift_invariant:
             shifted = self.call(TrialWindow(window.logits + 2.0, window.history))
             rule = "'shift_invariant' is declared, so a constant must not change the distribution"
             # The logits' own rounding moves with the constant.
             self.compare(rule, window, _log_probabilities(shifted), _log_probabilities(expected), least=1e-4)
+
+    def survivors(self, window: TrialWindow) -> None:
+        """Every other token alone, as if a truncation had left them, with other ids in the history."""
+        history = window.history
+        others = torch.where(history.ids >= 0, 0, history.ids)
+        some = window.logits[..., ::2]
+        alone = self.call(TrialWindow(some.clone(), attrs.evolve(history, ids=others)))
+        left = torch.full_like(window.logits, -torch.inf)
+        left[..., ::2] = some
+        among = TrialWindow(left, history)
+        rule = (
+            "'local' is declared, so the tokens that a truncation leaves, every other one here, must be "
+            "processed alike alone and among all, whatever the ids before them are"
+        )
+        self.compare(rule, among, alone, self.call(among)[..., ::2])
 
     def compare(
         self,

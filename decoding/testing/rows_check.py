@@ -39,6 +39,7 @@ def check_row_forwards(trial: ChainTrial, decoder: FeedsRows) -> None:
             _feed_others(trial, row, end - width)
             decoder.forward_row(ids, torch.tensor([end - width]), row)
             trial.step(shape.max_length - 1)
+            _beside_padding(trial, decoder, width, row)
     _row_refusals(trial, decoder)
 
 
@@ -50,15 +51,29 @@ def _feed_others(trial: ChainTrial, row: int, start: int) -> None:
         trial.narrow(torch.where(alone, trial.others[:, position], -1), torch.where(alone, position, 0))
 
 
+def _beside_padding(trial: ChainTrial, decoder: FeedsRows, width: int, row: int) -> None:
+    """Fewer tokens than columns: the padding stands over slots in use, and leaves them."""
+    shape = trial.decoder.shape
+    count, start = max(1, width // 2), shape.max_length - width
+    indent = width - count if width > shape.scored_width else 0
+    ids = torch.full((1, width), -1)
+    ids[0, indent : indent + count] = trial.tokens[row, start + indent : start + indent + count]
+    logits = decoder.forward_row(ids, torch.tensor([start]), row)
+    rule = f"padding beside the tokens of one row, of width {width}, leaves the slots that it stands over"
+    trial.compare(rule, row, start + indent + count - 1, logits[0, -1 if indent else count - 1])
+    trial.step(shape.max_length - 1)
+
+
 def check_copies(trial: ChainTrial, decoder: CopiesRows) -> None:
     """
-    Check that a copied row continues as its source does, and that a permutation is done at once.
+    Check that a copied row continues as its source does, a permutation is done at once, and others are left.
 
     Raises:
         AssertionError: A rule is broken.
     """
     trial.step_by_step()
     rows, length = trial.tokens.shape
+    _one_copy(trial, decoder)
     source, upto = torch.arange(rows).roll(1), length // 2
     decoder.copy_rows(source, upto)
     ids = torch.full((rows, trial.decoder.shape.widths[0]), -1)
@@ -70,6 +85,17 @@ def check_copies(trial: ChainTrial, decoder: CopiesRows) -> None:
     refused = partial(require_refusal, error=ValueError)
     refused("a source that is no row", call=partial(decoder.copy_rows, source + rows, upto))
     refused("slots beyond the last", call=partial(decoder.copy_rows, source, length + 1))
+
+
+def _one_copy(trial: ChainTrial, decoder: CopiesRows) -> None:
+    """One row becomes a copy of the next; the others are named as their own sources."""
+    rows, length = trial.tokens.shape
+    decoder.copy_rows(torch.tensor([1 % rows, *range(1, rows)]), length // 2)
+    last = trial.tokens[:, length - 1]
+    logits = trial.narrow(last, torch.full((rows,), length - 1))
+    for row in range(1 % rows, rows):
+        trial.compare("a row that is its own source stays as it is", row, length - 1, logits[row])
+    trial.step_by_step()
 
 
 def _row_refusals(trial: ChainTrial, decoder: FeedsRows) -> None:

@@ -9,7 +9,7 @@ from torch import Tensor
 from ..history import History
 from ..protocols import Finish, StopCondition
 from ..scores import Scores
-from ..stopping.composition import begin, by_token
+from ..stopping.composition import begin, by_token, check_rows, most_new_tokens
 from ..validation import token_ids
 from .assertions import require
 from .trial_window import check_sizes, copy_of, require_history_unchanged
@@ -30,8 +30,9 @@ def check_stop(
 
     Random texts are shown as a generation shows them, each row up to its stop: token by token, several
     tokens at a time, every step twice, and beside other rows. Each token must get the same code, and neither
-    the scores nor the history that were shown may change. A condition with ``begin()`` begins anew for each
-    of these runs. A limit of time must not be reached within the check.
+    the scores nor the history that were shown may change. No row may go on beyond the most new tokens that
+    the condition says. A condition with ``begin()`` begins anew for each of these runs. A limit of time must
+    not be reached within the check.
 
     Args:
         stop: A condition or a composition.
@@ -50,11 +51,12 @@ def check_stop(
 
         TypeError: *stop* is no condition.
 
-        ValueError: An option is out of range.
+        ValueError: An option is out of range, or the condition has values for another number of rows.
     """
     if not isinstance(stop, StopCondition) or isinstance(stop, type):
         raise TypeError(f"'stop' must have finishes and be callable as stop(scores, history): got {stop!r}")
     check_sizes(seed, vocab_size=vocab_size, batch_size=batch_size)
+    check_rows(stop, batch_size)
     known = token_ids("tokens", tokens or range(min(vocab_size, 6)))
     if max(known) >= vocab_size:
         raise ValueError(f"'tokens' must be ids below {vocab_size}, the 'vocab_size': got {list(tokens)}")
@@ -124,6 +126,15 @@ def _try_texts(stop: StopCondition, texts: _Texts, others: _Texts, random: torch
             new = range(prompt, prompt + len(codes))
             told.append([code(int(texts.ids[row, 0, at]), at + 1, prompt, row) for at in new])
         _compare("by_token() must give the codes of a call", texts, plain, told)
+    limit = most_new_tokens(begin(stop))
+    if limit is not None:
+        for row, codes in enumerate(plain):
+            most, ended = limit(int(texts.prompt[row]), row), codes[-1] > 0
+            require(
+                len(codes) + (not ended) <= most,
+                f"most_new_tokens() must be the most new tokens of a row: fed {texts.told(row, len(codes))}; "
+                f"came: {most}, and the codes {codes}",
+            )
 
 
 def _codes(

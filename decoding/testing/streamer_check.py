@@ -122,9 +122,7 @@ def _generation(
         doing[0] = what
         try:
             tell(*given)
-        except ClosedError as closed:
-            ends = tell in (told.end, told.fail)
-            require(not ends, f"a streamer must not raise at the end: {case}, fed {what}; came: {closed!r}")
+        except ClosedError:
             return False
         except Exception as raised:
             rule = "a streamer must take every event, and raise ClosedError only where its consumer has gone"

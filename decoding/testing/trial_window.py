@@ -42,6 +42,12 @@ class TrialWindow:
         prompt = (torch.rand(batch, generator=random) * first[:, 0]).long()
         return cls(logits, History(ids.masked_fill(behind, -1), length, prompt, torch.arange(batch)))
 
+    def forbidding(self, random: torch.Generator) -> "TrialWindow":
+        """The same with ``-inf`` for half of the tokens, as after a truncation; the largest logit is left."""
+        forbidden = torch.rand(self.logits.shape, generator=random) < 0.5
+        forbidden.scatter_(-1, self.logits.argmax(dim=-1, keepdim=True), False)
+        return TrialWindow(self.logits.masked_fill(forbidden, -torch.inf), self.history)
+
     def column(self, column: int, garbage: int) -> "TrialWindow":
         """One column alone, with *garbage* beyond its length."""
         one = slice(column, column + 1)

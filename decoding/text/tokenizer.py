@@ -21,14 +21,19 @@ class Tokenizer(Protocol):
 
 
 def a_tokenizer(instance: object, attribute: "attrs.Attribute[Any]", value: Any) -> None:
-    """Attrs validator: *value* must be able to decode."""
+    """Attrs validator: *value* must have the methods of a :class:`Tokenizer`."""
     try:
-        decodes = callable(getattr(value, "decode", None))
+        lacked = [
+            name for name in ("decode", "convert_ids_to_tokens") if not callable(getattr(value, name, None))
+        ]
     except Exception:
         # A tokenizer that fails says so itself, when it is used.
-        decodes = True
-    if not decodes:
-        raise TypeError(f"'tokenizer' must have a method decode: got {value!r}")
+        return
+    if lacked:
+        raise TypeError(
+            "'tokenizer' must have the methods decode and convert_ids_to_tokens, as those of transformers: "
+            f"got {value!r} without {lacked[0]}"
+        )
 
 
 def decode_ids(tokenizer: Tokenizer, ids: list[int], skip_special_tokens: bool) -> str:

@@ -30,6 +30,7 @@ from ...stopping.composition import check_rows
 from ...stopping.max_new_tokens import MaxNewTokens
 from ...text.detokenizer import Detokenizer
 from ...text.per_tokenizer import tokenizers_unchanged
+from ...text.tokenizer import a_tokenizer
 from ...validation import a_whole_number, as_whole, stream_numbers
 from .beam import Hypothesis
 from .beam_stop import BeamStop, PromptStop
@@ -69,7 +70,7 @@ class BeamStrategy(abc.ABC):
     start_of_sequence: Any = attrs.field(default=AUTO, converter=as_whole, validator=a_start_token)
     """As in a :class:`~decodekit.decoding.Generator`."""
 
-    tokenizer: Any = attrs.field(default=None, repr=False)
+    tokenizer: Any = attrs.field(default=None, repr=False, validator=validators.optional(a_tokenizer))
     """Encodes strings and decodes ids."""
 
     skip_special_tokens: bool = attrs.field(default=True, validator=validators.instance_of(bool))

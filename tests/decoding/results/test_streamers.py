@@ -235,6 +235,38 @@ class TestReportFailure:
 
         assert [error if last == "error" else last] == streamer.told
 
+    @pytest.mark.parametrize("streamer", [Ours(), Failing(), HuggingFace()])
+    def test_one_in_use_hears_nothing(self, streamer: Any) -> None:
+        """It would take the failure for that of the generation which it serves."""
+        passed = forward(iter(EVENTS), streamer, [[1]])
+        next(passed)
+        before = list(streamer.told)
+        report_failure(streamer, ValueError("another"))
+        assert before == streamer.told
+        passed.close()
+        report_failure(streamer, ValueError("another"))
+        assert len(before) + 2 == len(streamer.told)
+
+    def test_one_that_closes_does_not_hide_the_error(self) -> None:
+        """Neither before nor while it serves."""
+
+        class Closing(Ours):
+            def end(self) -> None:
+                raise ClosedError
+
+        class HuggingFaceClosing(HuggingFace):
+            def end(self) -> None:
+                raise ClosedError
+
+        def failing() -> Iterator[Event]:
+            yield EVENTS[0]
+            raise ValueError("of the generation")
+
+        for streamer in (Closing(), HuggingFaceClosing()):
+            report_failure(streamer, ValueError("another"))
+            with pytest.raises(ValueError, match="of the generation"):
+                list(forward(failing(), streamer, [[1]]))
+
     @pytest.mark.parametrize("streamer", [None, 3, print, Ours, Failing, HuggingFace])
     def test_what_is_no_streamer_is_told_nothing(self, streamer: Any) -> None:
         """A class neither, so that the error is that it is none."""

@@ -35,6 +35,7 @@ from decodekit.decoding.results.streamers import ClosedError
 from decodekit.neuron_backend.static_decoder import StaticDecoder
 from decodekit.processors import PrefixFunction, RepetitionPenalty, Temperature
 from decodekit.speculation import DraftModel, DraftTree, PromptLookup, Tree
+from decodekit.streaming import EventIterator, FanOut, LatencyMeter
 from decodekit.testing import ScriptedDecoder
 
 from ..engine.requests import Wanted, wanted
@@ -378,6 +379,109 @@ class OnlyIds:
 
 class TestIsolation:
     STOP = MaxNewTokens(6)
+
+    @pytest.mark.parametrize("prompt", [[99], [1]])
+    @pytest.mark.parametrize("make", [EventIterator, LatencyMeter, lambda: FanOut(LatencyMeter())])
+    def test_a_refused_request_with_a_streamer_in_use(self, make: Any, prompt: list[int]) -> None:
+        """The request that it serves goes on, and its reader gets every event."""
+        batcher, parts, streamer = Batcher(scripted(1), max_waiting=1), parts_of(stop=self.STOP), make()
+        handle = batcher.submit(parts, [3], streamer=streamer)
+        batcher.submit(parts, [1])
+        batcher.step()
+        with pytest.raises((ValueError, BatcherFullError)):
+            batcher.submit(parts, prompt, streamer=streamer)
+
+        assert alone([3], stop=self.STOP) == given(handle)
+        if isinstance(streamer, EventIterator):
+            assert handle.result().ids[0] == [token for event in streamer for token in event.ids]
+
+    def test_a_streamer_that_serves_one_generation(self) -> None:
+        """A second one is refused, and changes nothing."""
+        batcher, parts, streamer = Batcher(scripted(2)), parts_of(stop=self.STOP), EventIterator()
+        handle = batcher.submit(parts, [3], streamer=streamer)
+        with pytest.raises(RuntimeError, match="one generation"):
+            batcher.submit(parts, [1], streamer=streamer)
+
+        assert alone([3], stop=self.STOP) == given(handle)
+        assert handle.result().ids[0] == [token for event in streamer for token in event.ids]
+        assert 0 == len(batcher._requests)
+
+    def test_a_streamer_that_waits_at_its_begin(self) -> None:
+        """Others are served meanwhile, and it has its room."""
+
+        class Waits:
+            def begin(self, prompts: list[list[int]]) -> None:
+                assert alone([1], stop=TestIsolation.STOP) == given(other)
+                with pytest.raises(BatcherFullError):
+                    batcher.submit_many(parts, [[1], [2]])
+
+            def put_event(self, event: Event) -> None:
+                pass
+
+            def end(self) -> None:
+                pass
+
+        parts = parts_of(stop=self.STOP)
+        with Batcher(scripted(1), max_waiting=1) as batcher:
+            other = batcher.submit(parts, [1])
+            found: list[Any] = []
+
+            def submit() -> None:
+                found.append(batcher.submit(parts, [3], streamer=Waits()).result(timeout=20).ids[0])
+
+            thread = threading.Thread(target=submit, daemon=True)
+            thread.start()
+            thread.join(20)
+
+        assert [alone([3], stop=self.STOP)[0]] == found
+
+    @pytest.mark.parametrize("how", ["close", "cancel"])
+    def test_a_batcher_that_is_closed_at_a_begin(self, how: str) -> None:
+        """The request is finished, or cancelled, like those that run."""
+
+        class Closes:
+            def begin(self, prompts: list[list[int]]) -> None:
+                batcher.close(finish=how == "close", wait=False)
+
+            def put_event(self, event: Event) -> None:
+                pass
+
+            def end(self) -> None:
+                pass
+
+        batcher = Batcher(scripted(1))
+        handle = batcher.submit(parts_of(stop=self.STOP), [3], streamer=Closes())
+        batcher.close()
+
+        expected = alone([3], stop=self.STOP)[0] if how == "close" else []
+        assert expected == handle.result().ids[0]
+
+    @pytest.mark.parametrize("threaded", [False, True])
+    @pytest.mark.parametrize("what", ["result", "block"])
+    def test_a_streamer_cannot_wait_for_a_request(self, what: str, threaded: bool) -> None:
+        """Which could not begin before it returns."""
+
+        class Waits:
+            def put_event(self, event: Event) -> None:
+                if what == "block":
+                    batcher.submit(parts, [2], block=True)
+                else:
+                    batcher.submit(parts, [2]).result()
+
+            def end(self) -> None:
+                pass
+
+        parts = parts_of(stop=self.STOP)
+        batcher = Batcher(scripted(1), max_waiting=1 if what == "block" else 2)
+        with batcher if threaded else contextlib.nullcontext():
+            other = batcher.submit(parts, [1])
+            handle = batcher.submit(parts, [3], streamer=Waits())
+            with pytest.raises(
+                RuntimeError, match="must not wait for a request of the batcher that calls it"
+            ):
+                handle.result(timeout=20)
+
+            assert alone([1], stop=self.STOP) == given(other)
 
     def beside(self, **parts: Any) -> tuple[RequestHandle, tuple[list[int], Any]]:
         """A request with *parts* beside another, whose result is checked."""

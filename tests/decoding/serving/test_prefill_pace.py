@@ -28,8 +28,24 @@ def test_a_wide_step_that_is_too_long_is_not_tried_again(pace: WidthPace) -> Non
     pace.learn(8, 8, 0.004)
     assert 64 == pace.columns
     pace.learn(64, 64, 0.05)
+    pace.learn(64, 64, 0.05)
 
     assert 8 == pace.columns
+
+
+@pytest.mark.parametrize("fast", [0, 20])
+def test_one_step_may_be_slow(pace: WidthPace, fast: int) -> None:
+    """For reasons of the machine: the width is tried again, even if it was the first step."""
+    pace.learn(8, 8, 0.004)
+    for _ in range(fast):
+        pace.learn(64, 64, 0.02)
+    pace.learn(64, 64, 2.0)
+    assert 64 == pace.columns
+    for _ in range(3):
+        pace.learn(64, 64, 0.02)
+        pace.learn(64, 64, 0.041)
+
+    assert 64 == pace.columns
 
 
 def test_a_step_of_padding_does_not_make_whole_ones_look_short(pace: WidthPace) -> None:
@@ -38,6 +54,7 @@ def test_a_step_of_padding_does_not_make_whole_ones_look_short(pace: WidthPace) 
     pace.learn(64, 64, 0.05)
     for _ in range(20):
         pace.learn(64, 1, 0.01)
+    pace.learn(64, 64, 0.05)
 
     assert 8 == pace.columns
 

@@ -1,7 +1,9 @@
 """Statistics of a request: its own counts, and the work that it shared."""
 
+import time
 from typing import Any
 
+import pytest
 import torch
 
 from decodekit.decoding import (
@@ -9,6 +11,7 @@ from decodekit.decoding import (
     Batcher,
     BestOfN,
     Generator,
+    History,
     MaxNewTokens,
     Sample,
 )
@@ -83,6 +86,34 @@ def test_a_request_without_a_drafter_has_no_drafts() -> None:
 
     assert [True, False] == ["draft" in each.seconds for each in found]
     assert "draft" not in str(found[1])
+
+
+def test_rows_are_those_of_a_generator() -> None:
+    """Also where one of them ends at its first token."""
+    one = generator(3, end_of_sequence=0)
+    for prompts in ([[3], [1], [2]], [[1], [3], [2]], [[1], [2], [3]], [[3], [3], [3]]):
+        alone = one(prompts).statistics
+        batched = Batcher(one.decoder).submit_many(one.parts, prompts).result().statistics
+
+        assert (alone.row_steps, alone.row_accepted) == (batched.row_steps, batched.row_accepted)
+
+
+def test_the_time_of_a_request_that_fails() -> None:
+    """Includes that of its phases."""
+
+    class Fails:
+        def __call__(self, logits: torch.Tensor, history: History) -> torch.Tensor:
+            raise OSError("broken")
+
+    one = generator(processors=Fails())
+    batcher = Batcher(one.decoder)
+    handle = batcher.submit(one.parts, [1])
+    time.sleep(0.01)
+    with pytest.raises(OSError, match="broken"):
+        handle.result()
+
+    counted = handle.statistics
+    assert counted.total_seconds >= counted.seconds["waiting"] + counted.seconds["prefill"] > 0.01
 
 
 def test_samples_of_several_prompts_count_a_forward_once() -> None:

@@ -153,6 +153,59 @@ class TestCheckDecoder:
         with pytest.raises(AssertionError, match="padding writes nothing"):
             check_decoder(decoder)
 
+    @pytest.mark.parametrize("batch_size", [1, 3])
+    @pytest.mark.parametrize("widths", [(1, 4), (1, 4, 12)])
+    def test_finds_padding_that_is_written_before_tokens(
+        self, batch_size: int, widths: tuple[int, ...]
+    ) -> None:
+        """A decoder that treats -1 on the left as token 0."""
+
+        class Written(ScriptedDecoder):
+            def forward(self, ids: torch.Tensor, cache_pos: torch.Tensor) -> torch.Tensor:
+                position = cache_pos[:, None] + torch.arange(ids.shape[1])
+                before = ((ids >= 0).cumsum(dim=1) == 0) & (ids >= 0).any(dim=1, keepdim=True)
+                return super().forward(torch.where(before & (position >= 0), 0, ids), cache_pos)
+
+        with pytest.raises(AssertionError, match="leaves the slots that it stands over"):
+            check_decoder(Written(TABLE, batch_size, 24, widths=widths, scored_width=4))
+
+    @pytest.mark.parametrize("width", [1, 4, 12])
+    def test_finds_idle_rows_that_are_written(self, width: int) -> None:
+        """A decoder that treats -1 as token 0 in rows of nothing else."""
+
+        class Written(ScriptedDecoder):
+            def forward(self, ids: torch.Tensor, cache_pos: torch.Tensor) -> torch.Tensor:
+                if ids.shape[1] == width:
+                    idle = (ids < 0).all(dim=1, keepdim=True)
+                    ids = torch.where(idle & (cache_pos[:, None] == 0), 0, ids)
+                return super().forward(ids, cache_pos)
+
+        with pytest.raises(AssertionError, match=r"belongs|idle rows"):
+            check_decoder(Written(TABLE, 2, 24, widths=(1, 4, 12), scored_width=4))
+
+    @pytest.mark.parametrize("widths", [(4,), (12,), (1, 4, 12)])
+    def test_finds_padding_that_is_written_in_forwards_of_a_row(self, widths: tuple[int, ...]) -> None:
+        """As token 0."""
+
+        class Written(ScriptedDecoder):
+            def forward_row(self, ids: torch.Tensor, cache_pos: torch.Tensor, row: int) -> torch.Tensor:
+                return super().forward_row(torch.where(ids == -1, 0, ids), cache_pos, row)
+
+        with pytest.raises(AssertionError, match=r"padding beside the tokens of one row|belongs"):
+            check_decoder(Written(TABLE, 3, 24, widths=(1, 4, 12), scored_width=4, row_widths=widths))
+
+    @pytest.mark.parametrize("batch_size", [1, 3])
+    def test_finds_copies_that_change_other_rows(self, batch_size: int) -> None:
+        """Slots behind the copied ones are lost in every row."""
+
+        class Wrong(ScriptedDecoder):
+            def copy_rows(self, source: torch.Tensor, upto: int) -> None:
+                super().copy_rows(source, upto)
+                self.slots[:, upto:] = -1
+
+        with pytest.raises(AssertionError, match="a row that is its own source stays as it is"):
+            check_decoder(Wrong(TABLE, batch_size, 24, widths=(1, 4), scored_width=4, copies_rows=True))
+
     def test_finds_negative_positions_refused(self) -> None:
         """A decoder without padding before the first token."""
 

@@ -35,6 +35,18 @@ def ids(budget, token=1, more=0):
     return torch.where(columns < budget[:, None] + more, token, -1)
 
 
+def scores(budget, value=0.0):
+    """All tokens alike."""
+    return torch.full((len(budget), int(budget.max()), 16), value)
+
+
+def certain(self, history, budget):
+    """Scores of one token, and another one."""
+    found = scores(budget)
+    found[..., 2] = 50.0
+    return Draft(ids(budget), found)
+
+
 def write_ids(self, history, budget):
     """In place."""
     history.ids[:] = 1
@@ -69,6 +81,12 @@ WRONG = {
     "rows": (Wrong(lambda self, h, b: Draft(ids(b)[:1])), "int64 ids"),
     "no draft": (Wrong(lambda self, h, b: ids(b)), "must propose a Draft"),
     "scores": (Wrong(lambda self, h, b: Draft(ids(b), torch.zeros(1, 1, 1))), "scores must be"),
+    "integral scores": (Wrong(lambda self, h, b: Draft(ids(b), scores(b).long())), "scores must be floating"),
+    "NaN scores": (Wrong(lambda self, h, b: Draft(ids(b), scores(b, torch.nan))), "not NaN .* came: token 1"),
+    "infinite scores": (Wrong(lambda self, h, b: Draft(ids(b), scores(b, torch.inf))), "not NaN or"),
+    "impossible": (Wrong(lambda self, h, b: Draft(ids(b), scores(b, -torch.inf))), "finite of itself"),
+    "one token of all": (Wrong(lambda self, h, b: Draft(ids(b), scores(b))), "drawn from the softmax"),
+    "another token": (Wrong(certain), "drawn from the softmax of their scores"),
     "parents": (Wrong(lambda self, h, b: Draft(ids(b), None, ids(b) + 9)), "each parent must be"),
     "undeclared tree": (Wrong(lambda self, h, b: Draft(ids(b), None, ids(b) * 0 - 1)), "tree_nodes"),
     "calls": (

@@ -80,6 +80,19 @@ class NotInvariant:
         return logits.abs()
 
 
+@attrs.frozen
+class NotLocal:
+    """Declares to read neither ids nor other tokens, and reads them."""
+
+    reads: str
+    local = True
+
+    def __call__(self, logits, history):
+        if self.reads == "index":
+            return logits + torch.arange(logits.shape[-1]) % 2 * torch.arange(logits.shape[-1])[-1]
+        return logits * history.ids[:, :, 0, None]
+
+
 def beyond(logits: torch.Tensor, history: History) -> torch.Tensor:
     """Reads all ids."""
     return logits + history.ids.amax(dim=-1)[:, :1, None] * torch.arange(logits.shape[-1])
@@ -99,6 +112,13 @@ WRONG = {
     "row": (Independent(), "in a batch of 3 and in one of 1, rows"),
     "argmax": (KeepsNothing(), "'keeps_argmax' is declared, so the largest logit must stay"),
     "shift": (NotInvariant(), "'shift_invariant' is declared"),
+    "local, index": (NotLocal("index"), "'local' is declared.* alone and among all"),
+    "local, ids": (NotLocal("ids"), "'local' is declared"),
+    "mean of forbidden": (
+        lambda logits, history: logits - logits.mean(-1, keepdim=True),
+        "makes no logit NaN",
+    ),
+    "forbidden times 0": (lambda logits, history: logits * (logits > 0), "makes no logit NaN"),
     "not a number": (lambda logits, history: logits * torch.nan, "makes no logit NaN"),
     "infinite": (lambda logits, history: logits + torch.inf, "makes no logit NaN or"),
     "shape": (lambda logits, history: logits[..., :-1], r"shape and dtype: fed .* came: \[3, 4, 15\]"),

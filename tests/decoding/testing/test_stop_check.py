@@ -48,6 +48,14 @@ class OtherShortCut(Wrong):
         return lambda token, length, prompt, row: 0
 
 
+@has_short_cuts
+class OtherLimit(Wrong):
+    """Says that rows have at most two new tokens."""
+
+    def most_new_tokens(self):
+        return lambda prompt, row: 2
+
+
 def by_number(self, scores, history):
     """Ends a row after 3 new tokens."""
     return (history.num_generated() >= 3).long()
@@ -73,6 +81,8 @@ WRONG = {
     "bool": (Wrong(lambda self, s, h: zeros(h).bool()), "came: torch.bool"),
     "shape": (Wrong(lambda self, s, h: zeros(h)[:, 0]), "must return codes"),
     "list": (Wrong(lambda self, s, h: zeros(h).tolist()), "must return codes"),
+    "limit": (OtherLimit(by_number), r"most_new_tokens\(\) must be .*: fed row .*; came: 2"),
+    "no limit": (OtherLimit(lambda self, s, h: zeros(h)), r"most_new_tokens\(\) must be"),
     "short cut": (OtherShortCut(by_number), r"by_token\(\) must give the codes of a call: fed"),
 }
 
@@ -116,3 +126,5 @@ class TestCheckStop:
             check_stop(lambda scores, history: zeros(history))
         with pytest.raises(ValueError, match="'tokens' must be ids below 16"):
             check_stop(EndOfSequence(1), tokens=[16])
+        with pytest.raises(ValueError, match="for each of the 3 rows"):
+            check_stop(MaxNewTokens([2, 5]))

@@ -85,7 +85,6 @@ WRONG = {
     "text": "must take every event.*text=None.*came: AttributeError",
     "no ids": r"must take every event.*ids=\(\).*came: IndexError",
     "end": r"must not raise at the end: a complete generation, fed end\(\); came: OSError",
-    "closed at end": r"must not raise at the end.*ClosedError",
     "empty": r"must not raise at the end: a generation without events, fed end\(\)",
     "fail": r"must not raise at the end: a generation that fails, fed fail\(RuntimeError",
 }
