@@ -194,7 +194,9 @@ class DecoderSource:
     def _arguments(self) -> dict[str, Any]:
         """Those of ``compile_decoder``. A target is chosen once: that there is no compiler is said then."""
         options = self.options
-        longest = options.max_length or max(self.widths)
+        # Those that the user gives are not cut, but refused.
+        own = self.widths is not options.widths
+        longest = (self.positions if own else None) or max(self.widths)
         return with_target(
             {
                 "batch_size": self.batch_size,

@@ -245,15 +245,16 @@ def merged_end_tokens(*given: Any) -> list[int]:
 
 
 def own_generation_config(model: Any, **of_hub: Any) -> Any:
-    """The generation config of *model*, or in its folder or repository; None if there is none."""
+    """The generation config of *model*, or of its folder or repository; None of a model without a config."""
     if not isinstance(model, str | os.PathLike):
         return model.generation_config
     path = Path(model)
     name = "generation_config.json"
     has_one = (path / name).is_file() if path.exists() else is_on_hub(str(model), name, **of_hub)
-    if not has_one:
-        return None
     # Imported here: it takes seconds.
     from transformers import GenerationConfig
 
-    return GenerationConfig.from_pretrained(str(model), **of_hub)
+    if has_one:
+        return GenerationConfig.from_pretrained(str(model), **of_hub)
+    # Older models have their settings in the other file, where transformers finds them too.
+    return GenerationConfig.from_pretrained(str(model), "config.json", _from_model_config=True, **of_hub)

@@ -19,7 +19,6 @@ FOREIGN = {
     "decoding/text/tokenizer.py": {
         "added_tokens_decoder",
         "all_special_tokens",
-        "decode",
     },  # whatever is given for a tokenizer
     # What some systems do not have
     "decoding/after_fork.py": {"register_at_fork"},
@@ -63,7 +62,12 @@ FOREIGN = {
     "neuron_backend/sizing/model_facts.py": {"set_experts_implementation", "text_config"},
     "neuron_backend/targets/neuron/functional_step.py": {"set_experts_implementation"},
     "neuron_backend/targets/cpu/traced_kernels.py": {"config", "has_post_expert_norm"},
-    "neuron_backend/models/weights.py": {"set_experts_implementation"},
+    "neuron_backend/models/weights.py": {
+        "output_router_logits",
+        "set_experts_implementation",
+        "tie_word_embeddings",
+        "weight",
+    },
     "neuron_backend/adapters/settings.py": {"get_text_config", "use_sliding_window"},
     "neuron_backend/adapters/transformers_neuronx.py": {"neuron_config"},
     "processors/interop/generation_fields.py": {"greenlist_ratio", "ngram_len"},
@@ -133,6 +137,7 @@ COMPUTED = {
     },
     # Whether a tokenizer's class decodes as the library's own does.
     "decoding/text/tokenizer.py": {"getattr(Fast, name)", "getattr(family, name, None)"},
+    "decoding/text/tokenizer_check.py": {"getattr(value, name, None)"},  # whatever is given for a tokenizer
     "neuron_backend/models/gguf_settings.py": {"getattr(config, option, None)", "hasattr(config, bound)"},
     "neuron_backend/models/rope_scaling.py": {"getattr(module, f'{prefix}original_inv_freq')"},
     "neuron_backend/models/early_exit.py": {"getattr(owner, name)", "vars(config)"},  # models and configs

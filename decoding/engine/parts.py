@@ -25,7 +25,7 @@ from ..sampling.pipeline import SamplingPipeline
 from ..sampling.stateful_sampler import begin_sampler
 from ..stopping.composition import begin, by_token, check_rows, parts as conditions
 from ..stopping.max_new_tokens import MaxNewTokens
-from ..text.tokenizer import a_tokenizer
+from ..text.tokenizer_check import a_tokenizer
 from ..token_feeder import TokenFeeder
 from ..validation import as_whole
 from .compatibility import a_draft_length, check_drafter, check_gap, check_parts, check_text

@@ -16,7 +16,8 @@ from ..optional_protocols import TokenCode, has_short_cuts
 from ..protocols import Finish
 from ..scores import Scores
 from ..text.detokenizer import Detokenizer
-from ..text.tokenizer import a_tokenizer, common_prefix_length, special_tokens
+from ..text.tokenizer import common_prefix_length, special_tokens
+from ..text.tokenizer_check import a_tokenizer
 from ..validation import is_iterable
 from .aho_corasick import AhoCorasick
 from .composition import Stop

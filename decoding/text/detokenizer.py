@@ -14,7 +14,8 @@ from attrs import validators
 from .byte_level import ByteLevelText
 from .clean_up import CleanUp, cleans_up
 from .token_pieces import TokenPieces, pieces_of
-from .tokenizer import Tokenizer, a_tokenizer
+from .tokenizer import Tokenizer
+from .tokenizer_check import a_tokenizer
 from .window import TextWindow
 
 

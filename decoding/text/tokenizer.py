@@ -3,8 +3,6 @@
 import json
 from typing import Any, Protocol
 
-import attrs
-
 from .per_tokenizer import PerTokenizer
 
 
@@ -18,22 +16,6 @@ class Tokenizer(Protocol):
     def convert_ids_to_tokens(self, ids: int, /) -> Any:
         """The vocabulary's spelling of one id, or None if it has none."""
         ...
-
-
-def a_tokenizer(instance: object, attribute: "attrs.Attribute[Any]", value: Any) -> None:
-    """Attrs validator: *value* must have the methods of a :class:`Tokenizer`."""
-    try:
-        lacked = [
-            name for name in ("decode", "convert_ids_to_tokens") if not callable(getattr(value, name, None))
-        ]
-    except Exception:
-        # A tokenizer that fails says so itself, when it is used.
-        return
-    if lacked:
-        raise TypeError(
-            "'tokenizer' must have the methods decode and convert_ids_to_tokens, as those of transformers: "
-            f"got {value!r} without {lacked[0]}"
-        )
 
 
 def decode_ids(tokenizer: Tokenizer, ids: list[int], skip_special_tokens: bool) -> str:

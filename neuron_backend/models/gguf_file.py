@@ -9,7 +9,7 @@ import torch
 from .gguf_header import MAGIC, GgufHeader, read_header
 from .gguf_parsing import parsed_once
 from .gguf_settings import complete_config, complete_generation_config, complete_model
-from .unsupported import UnsupportedArchitecture
+from .unsupported import UnsupportedArchitecture, require_weights
 from .without_bars import without_gguf_bar
 
 if TYPE_CHECKING:
@@ -101,12 +101,8 @@ def load_gguf_model(path: str | PathLike[str], dtype: torch.dtype | None) -> "Pr
         raise UnsupportedArchitecture(
             f"the model in {path}", f"transformers cannot read it as a causal LM ({error})"
         ) from error
-    # transformers would initialise them at random, with a warning.
     model: PreTrainedModel = loaded[0]
-    missing = sorted(loaded[1]["missing_keys"])
-    if missing:
-        reason = f"{file} lacks {len(missing)} of its weights, such as {missing[0]}"
-        raise UnsupportedArchitecture(type(model).__name__, reason)
+    require_weights(type(model).__name__, file, loaded[1]["missing_keys"])
     complete_model(model, file)
     if model.generation_config is not None:
         complete_generation_config(model.generation_config, header)

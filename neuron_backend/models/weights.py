@@ -2,7 +2,7 @@
 
 import copy
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -70,6 +70,7 @@ def copy_sharing_weights(model: Model, dtype: torch.dtype | None = None) -> Mode
     if dtype is not None:
         twin.config.dtype = dtype
     _choose_experts(twin)
+    _describe(twin)
     adapt(twin)
     return twin
 
@@ -79,6 +80,19 @@ def _choose_experts(model: "PreTrainedModel") -> None:
     # one implementation only.
     if model.dtype == torch.float64 and hasattr(model, "set_experts_implementation"):
         model.set_experts_implementation("batched_mm")
+
+
+def _describe(model: "PreTrainedModel") -> None:
+    """Correct what the config says otherwise than the model is, since a saved one is made of it."""
+    head: Any = model.get_output_embeddings()  # type: ignore[no-untyped-call]
+    embeddings: Any = model.get_input_embeddings()
+    weight = getattr(head, "weight", None)
+    for config in (model.config, model.config.get_text_config()):
+        if weight is not None and hasattr(config, "tie_word_embeddings"):
+            config.tie_word_embeddings = weight is getattr(embeddings, "weight", None)
+        # A loss of training, for which masks would have to have two dimensions.
+        if getattr(config, "output_router_logits", False):
+            config.output_router_logits = False
 
 
 def _wanted_dtypes(

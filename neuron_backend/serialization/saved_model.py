@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from functools import partial
 from os import PathLike
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 from safetensors import SafetensorError, safe_open
@@ -20,6 +20,7 @@ from ..models.fused_projections import fuse_projections
 from ..models.gguf_file import is_gguf, load_gguf_model
 from ..models.model_source import not_found_by_name, without_remote_code
 from ..models.rope_scaling import fix_rope_scaling
+from ..models.unsupported import require_weights
 from ..models.weights import align, copy_sharing_weights, dtype_name, weight_dtype
 from ..models.without_bars import without_bars
 from ..quantization.int8_linear import Int8Linear
@@ -47,7 +48,7 @@ def load_model(path: str | PathLike[str], dtype: torch.dtype | None) -> "PreTrai
 
         OSError: A file of weights is damaged.
 
-        UnsupportedArchitecture: transformers does not read the GGUF file.
+        UnsupportedArchitecture: transformers does not read the GGUF file, or the files lack weights.
     """
     from transformers import AutoModelForCausalLM
 
@@ -66,14 +67,16 @@ def load_model(path: str | PathLike[str], dtype: torch.dtype | None) -> "PreTrai
         return model
     try:
         with not_found_by_name(path, "'model'"), without_remote_code(path):
-            model = AutoModelForCausalLM.from_pretrained(
-                str(path), dtype=dtype or "auto", trust_remote_code=False
+            loaded: Any = AutoModelForCausalLM.from_pretrained(
+                str(path), dtype=dtype or "auto", trust_remote_code=False, output_loading_info=True
             )
     except SafetensorError as error:
         raise OSError(
             f"the weights of {str(path)!r} cannot be read: {error} (a download that was interrupted, or a "
             "pointer of git-lfs in place of the file)"
         ) from error
+    model = loaded[0]
+    require_weights(type(model).__name__, path, loaded[1]["missing_keys"])
     return model
 
 

@@ -1,11 +1,13 @@
 import copy
+import json
 import logging
 from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from tokenizers import Tokenizer, models, pre_tokenizers
-from transformers import AutoTokenizer, GenerationConfig, PreTrainedModel
+from transformers import AutoTokenizer, GenerationConfig, LlamaForCausalLM, PreTrainedModel
 
 from decodekit.decoding import Generator, Greedy, MaxNewTokens, Sample
 from decodekit.decoding.stopping.composition import parts as conditions
@@ -43,6 +45,26 @@ def folder(tiny_model: Any, tmp_path: Path) -> Path:
 
 
 class TestFromPretrained:
+    def test_settings_in_the_config_alone(self, folder: Path, tmp_path: Path) -> None:
+        """As older models have them: generate reads them, and so do a loaded model and a saved decoder."""
+        (folder / "generation_config.json").unlink()
+        config = json.loads((folder / "config.json").read_text())
+        settings = {"eos_token_id": [3, 4], "repetition_penalty": 1.5}
+        (folder / "config.json").write_text(json.dumps(config | settings))
+        model = LlamaForCausalLM.from_pretrained(folder)
+        text = model.generate(torch.tensor([[5, 6, 7]]), max_new_tokens=24, do_sample=False)
+        expected = text[0, 3:].tolist()
+        generator = Generator.from_pretrained(folder, **SHAPE)
+        generator.save(tmp_path / "saved")
+        loaded = Generator.from_pretrained(tmp_path / "saved")
+        of_model = Generator.from_pretrained(model, **SHAPE)
+
+        for one in (generator, loaded, of_model):
+            assert "RepetitionPenalty" in repr(one.processors)
+            found = one([5, 6, 7]).ids[0]
+            assert expected[: len(found)] == found[: len(expected)]
+            assert {3, 4} <= {f.matched for f in one.stop_condition.finishes}
+
     def test_brings_what_the_files_say(self, folder: Path) -> None:
         """Chain, sampler, limit, and the end tokens of config and tokenizer; as put together by hand."""
         generator = Generator.from_pretrained(folder, sampler=Sample(seed=3), **SHAPE)

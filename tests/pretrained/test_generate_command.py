@@ -361,6 +361,22 @@ def test_drafts_in_a_short_cache(capsys: pytest.CaptureFixture[str]) -> None:
     assert plain == run(capsys, "--prompt", "x", *short, "--draft", "lookup")[:2]
 
 
+@pytest.mark.parametrize("draft", [(), ("--draft", "lookup"), ("--draft", "model")], ids=str)
+def test_a_model_of_few_positions(
+    tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str], draft: tuple[str, ...]
+) -> None:
+    """Our own widths are cut; those that are given are refused."""
+    folder = pathlib.Path(shutil.copytree(DRAFT, tmp_path / "model"))
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps(config | {"max_position_embeddings": 32}))
+    flags = [str(folder) if flag == "model" else flag for flag in draft]
+    given = ["--prompt", "def", "--target", "eager", "--max-tokens", "4", *flags]
+
+    assert run(capsys, *given, model=folder)[0] == 0
+    status, _, err = run(capsys, *given, "--widths", "1", "2", "3", "5", "9", "33", model=folder)
+    assert (status, "must be <= max_length = 32" in err) == (1, True)
+
+
 def test_flags_that_change_nothing_are_said(
     tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

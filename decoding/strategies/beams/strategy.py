@@ -30,7 +30,7 @@ from ...stopping.composition import check_rows
 from ...stopping.max_new_tokens import MaxNewTokens
 from ...text.detokenizer import Detokenizer
 from ...text.per_tokenizer import tokenizers_unchanged
-from ...text.tokenizer import a_tokenizer
+from ...text.tokenizer_check import a_tokenizer
 from ...validation import a_whole_number, as_whole, stream_numbers
 from .beam import Hypothesis
 from .beam_stop import BeamStop, PromptStop

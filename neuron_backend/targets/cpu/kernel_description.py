@@ -20,7 +20,7 @@ from .instruction_limit import Limit
 METADATA = "decodekit_kernels"
 """Name of the record in a program's metadata."""
 
-BIT_EXACT = "decodekit_bit_exact_columns"
+BIT_EXACT = "decodekit_columns_bit_exact"
 """
 Name in a program's metadata of ``"true"`` where own kernels serve every product and attention, so that a
 column's logits are the same bits at every width, batch and span.

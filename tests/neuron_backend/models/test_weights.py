@@ -1,8 +1,11 @@
+import copy
+
 import pytest
 import torch
 from torch import nn
 from transformers import AutoModelForCausalLM
 
+from decodekit.neuron_backend import compile_decoder
 from decodekit.neuron_backend.models.weights import (
     align,
     copy_sharing_weights,
@@ -129,3 +132,16 @@ class TestDtype:
         """Anything else is named in the error."""
         with pytest.raises(ValueError, match="'dtype' must be one of float32, bfloat16, float16, float64"):
             weight_dtype(dtype)
+
+
+def test_a_loss_of_training_is_left_out(tiny_model):
+    """A mixture's router has one, which its config may ask for."""
+    model = copy.deepcopy(tiny_model("mixtral"))
+    model.config.output_router_logits = True
+    decoder = compile_decoder(model, target="eager", max_length=16, widths=(1, 4))
+
+    assert model.config.output_router_logits
+    assert not decoder.step.model.config.output_router_logits
+    ids = torch.tensor([[3, 1, 4, 1]])
+    plain = compile_decoder(tiny_model("mixtral"), target="eager", max_length=16, widths=(1, 4))
+    assert torch.equal(plain.forward(ids, torch.tensor([0])), decoder.forward(ids, torch.tensor([0])))

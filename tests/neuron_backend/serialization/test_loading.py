@@ -369,3 +369,38 @@ def test_a_bias_that_is_shared_is_loaded_beside_quantised_weights(tmp_path):
 
     expected, found = script(decoder), script(load_decoder(tmp_path / "saved"))
     assert all(map(torch.equal, expected, found))
+
+
+@pytest.mark.parametrize("target", ["eager", "cpu"])
+@pytest.mark.parametrize("said", [False, True])
+@pytest.mark.parametrize("tied", [False, True])
+def test_a_head_that_is_or_is_not_the_embeddings(tiny_model, tmp_path, monkeypatch, tied, said, target):
+    """Whatever the config says: a loaded decoder has the saved one's, where its programs are lost as well."""
+    model = copy.deepcopy(tiny_model("llama"))
+    model.config.tie_word_embeddings = said
+    weight = model.model.embed_tokens.weight
+    model.lm_head.weight = weight if tied else torch.nn.Parameter(torch.randn_like(weight))
+    decoder = compile_decoder(model, max_length=16, widths=(1, 4), target=target)
+    expected = script(decoder)
+    decoder.save(tmp_path / "decoder")
+    loaded = load_decoder(tmp_path / "decoder")
+    loaded.save(tmp_path / "again")
+    monkeypatch.setenv("DECODEKIT_CACHE", str(tmp_path / "cache"))
+
+    layers = model.config.num_hidden_layers
+
+    assert said is model.config.tie_word_embeddings
+    whole = loaded.early_exit(layers, widths=(1, 4), scored_width=4)
+    for found in (loaded, load_decoder(tmp_path / "again"), whole):
+        torch.testing.assert_close(script(found), expected)
+
+
+def test_files_that_lack_weights(tiny_model, tmp_path):
+    """Transformers would initialise them at random, another way each time."""
+    model = tiny_model("llama")
+    state = model.state_dict()
+    del state["model.layers.1.mlp.down_proj.weight"]
+    model.save_pretrained(tmp_path / "model", state_dict=state)
+
+    with pytest.raises(ValueError, match=r"lacks 1 of its weights, such as model\.layers\.1\.mlp\.down_proj"):
+        compile_decoder(tmp_path / "model", max_length=16, widths=(1,), target="eager")

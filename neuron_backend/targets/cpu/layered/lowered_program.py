@@ -75,12 +75,17 @@ class LoweredProgram:
 def _compiled(source: str, objects: Sequence[Path]) -> bytes:
     """The shared library."""
     # Imported on demand: takes a second or two, and only compiling needs it.
-    from torch._inductor.cpp_builder import CppTorchOptions
+    from torch._inductor.cpp_builder import CppTorchOptions, is_gcc
 
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "program.cpp"
         path.write_text(source)
         # Memory is used again for numbers of other types.
         flags = ["-fno-strict-aliasing"]
+        if is_gcc():
+            # Inductor's loops have vectors already. Of complex products, g++ would make multiplications and
+            # additions that round once (vfmaddsub), whatever -ffp-contract is, where it unrolls a loop: in
+            # narrow programs, for example.
+            flags.append("-fno-tree-slp-vectorize")
         options: Any = CppTorchOptions(vec_isa=vector_instructions(), extra_flags=flags)
         return build("program", [path, *objects], options, Path(folder)).read_bytes()

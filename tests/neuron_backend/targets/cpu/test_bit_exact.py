@@ -8,6 +8,7 @@ from transformers import (
     GPT2Config,
     GPTNeoXConfig,
     GptOssConfig,
+    Llama4TextConfig,
     LlamaConfig,
     LlamaForCausalLM,
     Phi3Config,
@@ -169,6 +170,8 @@ def test_of_a_config(config, dtype):
         GPTNeoXConfig(**{**SMALL, "hidden_size": 768, "num_hidden_layers": 1}),
         # Sums over a token's experts.
         GptOssConfig(**SMALL, head_dim=16, num_local_experts=8, num_experts_per_tok=4),
+        # Complex products, of few numbers.
+        Llama4TextConfig(**SMALL, head_dim=4, intermediate_size_mlp=48, num_local_experts=2),
         Qwen3MoeConfig(
             **SMALL,
             head_dim=8,
