@@ -9,12 +9,13 @@ import attrs
 
 from ...decoding.protocols import DecoderShape
 from ...decoding.whole_file import write_whole
+from ..models import saved_folder
 from ..models.weights import weight_dtype
 from .blueprint import Blueprint
 from .file_hashes import sha256
 from .typed_json import check_fields
 
-NAME = "decoder.json"
+NAME = saved_folder.NAME
 
 CONSTANTS = "constants.safetensors"
 """File of the tensors that weights and config do not restore exactly."""

@@ -1,5 +1,6 @@
 """The tokenizer beside a model: in its folder, its GGUF file or its repository."""
 
+import json
 from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -7,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from .gguf_file import is_gguf
 from .gguf_tokenizer import load_gguf_tokenizer
 from .model_source import is_on_hub, without_remote_code
+from .saved_folder import NAME
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -24,6 +26,9 @@ _VOCABULARIES = (
 
 _CONFIG = "tokenizer_config.json"
 """Name of the file that suffices for a tokenizer of bytes."""
+
+_GENERAL = ("PreTrainedTokenizerFast", "TokenizersBackend")
+"""Names of the class of tokenizers that are as their file says, in transformers 4 and 5."""
 
 
 def load_tokenizer(
@@ -49,7 +54,7 @@ def load_tokenizer(
 
         ImportError: It needs a package that is not installed.
     """
-    from transformers import AutoTokenizer
+    from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
     path = Path(source)
     if path.is_file() and is_gguf(source):
@@ -65,7 +70,11 @@ def load_tokenizer(
         return None
     try:
         with without_remote_code(source):
-            found: PreTrainedTokenizerBase = AutoTokenizer.from_pretrained(
+            kind: Any = AutoTokenizer
+            if folder and has(NAME) and _class_name(path) in _GENERAL:
+                # For some models, such as Qwen2, the other would make a tokenizer as the model's usually are.
+                kind = PreTrainedTokenizerFast
+            found: PreTrainedTokenizerBase = kind.from_pretrained(
                 str(source), trust_remote_code=False, **of_hub
             )
     except (OSError, ValueError, ImportError):
@@ -77,3 +86,9 @@ def load_tokenizer(
     if not has_vocabulary and found.is_fast and len(found) <= len(found.added_tokens_decoder) + 1:
         return None
     return found
+
+
+def _class_name(folder: Path) -> Any:
+    """What the tokenizer's config in *folder* says of its class; None if there is none."""
+    file = folder / _CONFIG
+    return json.loads(file.read_text(encoding="utf-8")).get("tokenizer_class") if file.is_file() else None

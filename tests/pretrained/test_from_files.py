@@ -287,6 +287,21 @@ class TestTokenizers:
 
         assert load_tokenizer(tmp_path) is None
 
+    @pytest.mark.parametrize("family", ["qwen2", "llama"])
+    def test_one_of_its_own_kind_is_saved_as_it_is(
+        self, family: str, tiny_model: Any, tmp_path: Path
+    ) -> None:
+        """Transformers would read it as the family's tokenizers usually are."""
+        decoder = compile_decoder(tiny_model(family), **SHAPE)
+        decoder.save(tmp_path / "saved", tokenizer=words())
+        loaded = load_decoder(tmp_path / "saved")
+        loaded.save(tmp_path / "again")
+        expected = words()("w5 w6 w7")["input_ids"]
+
+        assert [5, 6, 7] == expected == loaded.tokenizer("w5 w6 w7")["input_ids"]
+        assert expected == load_decoder(tmp_path / "again").tokenizer("w5 w6 w7")["input_ids"]
+        assert expected == load_tokenizer(tmp_path / "saved")("w5 w6 w7")["input_ids"]
+
     def test_one_of_bytes_needs_no_vocabulary(self, tiny_model: Any, tmp_path: Path) -> None:
         tiny_model("llama").save_pretrained(tmp_path)
         (tmp_path / "tokenizer_config.json").write_text('{"tokenizer_class": "ByT5Tokenizer"}')
