@@ -84,7 +84,7 @@ class Bool:
         (lambda: RepetitionLoop(4, repeats=ANYTHING), TypeError, "'repeats' must be a whole number"),
         (lambda: Slots(ANYTHING), TypeError, "'decoder' must have a shape and forward"),
         (lambda: Slots.of(ANYTHING), TypeError, "'decoder' must have a shape and forward"),
-        (lambda: Detokenizer(ANYTHING), TypeError, "'tokenizer' must have a method decode"),
+        (lambda: Detokenizer(ANYTHING), TypeError, "'tokenizer' must have the methods decode"),
         (lambda: check_exactness(ANYTHING, [1]), TypeError, "'make' must be a function"),
         (lambda: check_exactness(lambda: ANYTHING, [1]), TypeError, "'make' must return a Generator"),
         (lambda: DecoderShape(1, 8, 3, ANYTHING, 1), TypeError, "'widths' must be a sequence"),
@@ -111,7 +111,11 @@ class Bool:
             "'sampling_table_seed' must be an integer",
         ),
         (lambda: AdaptiveLength(2**31), ValueError, "'most' must be <= 1048576"),
-        (lambda: Detokenizer(ANYTHING, pieces=ANYTHING), TypeError, "'tokenizer' must have a method decode"),
+        (
+            lambda: Detokenizer(ANYTHING, pieces=ANYTHING),
+            TypeError,
+            "'tokenizer' must have the methods decode",
+        ),
         (lambda: Detokenizer(Joins(), pieces=ANYTHING), TypeError, "'pieces' must be TokenPieces"),
         (lambda: Detokenizer(Joins(), ANYTHING), TypeError, "'skip_special_tokens' must be <class 'bool'>"),
         (

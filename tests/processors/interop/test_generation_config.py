@@ -428,7 +428,10 @@ class TestFromGenerationConfig:
 
 
 class Letters:
-    """A tokenizer of as much as stop strings need."""
+    """A tokenizer of letters."""
+
+    def convert_ids_to_tokens(self, ids: int) -> str:
+        return self.decode([ids])
 
     def decode(self, ids: list[int], skip_special_tokens: bool = True) -> str:
         """One letter a token."""
