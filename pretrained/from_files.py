@@ -245,7 +245,7 @@ def merged_end_tokens(*given: Any) -> list[int]:
 
 
 def own_generation_config(model: Any, **of_hub: Any) -> Any:
-    """The generation config of *model*, or of its folder or repository; None of a model without a config."""
+    """The generation config of *model*, or of its folder or repository; None if a loaded model has none."""
     if not isinstance(model, str | os.PathLike):
         return model.generation_config
     path = Path(model)

@@ -241,6 +241,15 @@ def stock_greedy(model: PreTrainedModel, prompts: list[list[int]], count: int) -
     return output[:, longest:].tolist()
 
 
+@pytest.fixture
+def three_threads() -> Iterator[None]:
+    """Torch uses three threads while the test runs."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(3)
+    yield
+    torch.set_num_threads(before)
+
+
 @pytest.fixture(scope="session", autouse=True)
 def program_records(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """Keep the record of compiled programs out of the home folder."""

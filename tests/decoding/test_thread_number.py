@@ -2,7 +2,6 @@
 
 import re
 import threading
-from collections.abc import Iterator
 
 import pytest
 import torch
@@ -10,14 +9,7 @@ import torch
 from decodekit.decoding import thread_number as module
 from decodekit.decoding.thread_number import SETS_CALLING_THREAD, on_number_of_threads
 
-
-@pytest.fixture(autouse=True)
-def three_threads() -> Iterator[None]:
-    """Of torch's."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(3)
-    yield
-    torch.set_num_threads(before)
+pytestmark = pytest.mark.usefixtures("three_threads")
 
 
 def mkl_threads() -> int:

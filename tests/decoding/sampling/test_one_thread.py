@@ -1,7 +1,5 @@
 """Arithmetic on few logits, on one of torch's threads."""
 
-from collections.abc import Iterator
-
 import pytest
 import torch
 from torch import Tensor
@@ -17,16 +15,10 @@ from ...histories import history_of_rows
 
 HISTORY = history_of_rows([[1, 2]])
 
-pytestmark = pytest.mark.skipif(not SETS_CALLING_THREAD, reason="needs a torch with OpenMP")
-
-
-@pytest.fixture(autouse=True)
-def three_threads() -> Iterator[None]:
-    """Of torch's."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(3)
-    yield
-    torch.set_num_threads(before)
+pytestmark = [
+    pytest.mark.skipif(not SETS_CALLING_THREAD, reason="needs a torch with OpenMP"),
+    pytest.mark.usefixtures("three_threads"),
+]
 
 
 @pytest.mark.parametrize(

@@ -169,7 +169,7 @@ struct Pool {
   // For a child that is forked before or after the first region.
   void handle_forks();
 
-  // With as many helpers as there are threads: nobody waits for others.
+  // With as many helpers as there are threads, so that no thread waits for one that could not be made.
   void begin(Region region) {
     ensure_threads(region.helpers);
     region.helpers = std::min(region.helpers, threads);

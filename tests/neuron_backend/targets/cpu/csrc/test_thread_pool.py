@@ -210,7 +210,7 @@ assert os.waitpid(child, 0)[1] == 0
 
 
 def test_threads_that_cannot_be_made(compiled):
-    """Nobody waits for them in a region, and they are tried again after some regions."""
+    """A region does not wait for them, and they are tried again after some regions."""
     body = """
 import resource
 first.set_threads(4)
